@@ -1,0 +1,1 @@
+"""The command line and the local runtime: the same pipeline files, as local processes."""

@@ -1,0 +1,1 @@
+"""What every component shares: ids, errors, deadlines, payloads, links, tensors and pipelines."""

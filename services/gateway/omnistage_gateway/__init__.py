@@ -1,0 +1,1 @@
+"""The gateway: speaks the OpenAI API and sequences each request over the stages."""

@@ -1,0 +1,1 @@
+"""The stage service: one process, one gRPC port, one engine."""

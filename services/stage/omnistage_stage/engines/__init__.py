@@ -1,0 +1,1 @@
+"""Engines: the code that computes, one file or folder per foreign runtime."""

@@ -1,0 +1,147 @@
+"""What an engine is: the one Protocol between a stage service and the code that computes.
+
+An engine is a class registered as an entry point in the group `omnistage.engines`; its package may
+be anybody's. The service makes one instance per process, loads it once, proves it with `probe`, and
+then calls `run` once per request. `run` is an ordinary coroutine: it emits outputs as it makes
+them, returns when it is done, raises when it fails, and is cancelled when nobody wants the result
+any more (client gone, deadline passed, replica stopping). Whatever it holds for the request it must
+let go of when it is cancelled.
+
+An engine that batches runs its own step loop and lets every `run` wait for its part; one that
+computes in threads hands outputs over on the event loop. `Outputs.emit` never blocks and costs
+about a microsecond.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from omnistage_common.deadlines import Deadline
+from omnistage_common.ids import OutputName, RequestId, StageName
+from omnistage_common.payloads import Parameters, Payload, Tensor
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "Engine",
+    "EngineFactory",
+    "EngineRequest",
+    "EngineResult",
+    "EngineSpec",
+    "FinishReason",
+    "Outputs",
+]
+
+ENTRY_POINT_GROUP = "omnistage.engines"
+
+
+class FinishReason(Enum):
+    """Why generation ended."""
+
+    NONE = "none"
+    """The engine does not generate."""
+    STOP = "stop"
+    """The model said so, or a stop string was met."""
+    LENGTH = "length"
+    """`max_tokens` or the context was reached."""
+
+
+class EngineSpec(Struct, frozen=True, kw_only=True):
+    """What an engine is told when it is made."""
+
+    stage: StageName
+    model: str
+    """Model source URI; empty when the pipeline names none."""
+    args: Mapping[str, Any]
+    """`engineArgs` of the stage. An engine refuses keys it does not know."""
+    max_running: int
+    """How many `run` calls there will be at once."""
+    produces: tuple[OutputName, ...]
+    """Names of the outputs the template expects from this stage."""
+
+
+class EngineRequest(Struct, frozen=True, kw_only=True):
+    """One request, with every tensor at hand."""
+
+    id: RequestId
+    inputs: Mapping[OutputName, tuple[Payload, ...]]
+    """Port name -> what arrived there, in order. No payload holds a `TensorRef`: the service has
+    fetched them. Tensors may be read-only views that are valid until `run` returns."""
+    parameters: Parameters
+    deadline: Deadline
+
+    def tensors(self, name: OutputName) -> tuple[Tensor, ...]:
+        """The tensors that arrived at a port, in order; empty when none did."""
+        return tuple(
+            payload.content
+            for payload in self.inputs.get(name, ())
+            if isinstance(payload.content, Tensor)
+        )
+
+
+class EngineResult(Struct, frozen=True, kw_only=True):
+    """How a request ended well."""
+
+    finish_reason: FinishReason = FinishReason.NONE
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class Outputs(Protocol):
+    """Where `run` puts what it makes. To be called on the event loop only."""
+
+    def emit(self, name: OutputName, payload: Payload) -> None:
+        """Hands over a small output, or the next piece of one, without waiting.
+
+        Pieces of text are deltas. For step loops that serve many requests at once.
+
+        Raises:
+            ValueError: A tensor over `INLINE_LIMIT`; such a one needs `put`.
+        """
+
+    async def put(self, name: OutputName, payload: Payload) -> None:
+        """Hands over an output of any size, or the next piece of one.
+
+        Waits for room in the tensor slab and until the consumer keeps up. The payload's buffer is
+        the engine's again when this returns.
+
+        Raises:
+            DeadlineExceeded: There was no room before the request's deadline.
+        """
+
+
+class Engine(Protocol):
+    """A class that computes one stage."""
+
+    async def load(self) -> None:
+        """Loads weights and warms up. Called once, before anything else.
+
+        Raises:
+            SetupError: With what is missing and how to get it.
+        """
+
+    async def probe(self) -> None:
+        """Computes something small for real; readiness follows from its return."""
+
+    async def run(self, request: EngineRequest, outputs: Outputs) -> EngineResult:
+        """Computes one request.
+
+        Raises:
+            InvalidRequest: The client can mend it; names the field.
+            EngineFailed: Anything else that went wrong.
+        """
+
+    async def close(self) -> None:
+        """Lets go of everything. Called once, after the last `run` has returned."""
+
+
+class EngineFactory(Protocol):
+    """What an entry point names: the engine's class."""
+
+    def __call__(self, spec: EngineSpec) -> Engine:
+        """Makes the engine, without loading anything.
+
+        Raises:
+            SetupError: `engineArgs` name an unknown key or a value out of range.
+        """
