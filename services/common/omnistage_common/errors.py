@@ -80,9 +80,7 @@ class OmnistageError(Exception):
 
     code: ClassVar[str] = "internal"
 
-    def __init__(
-        self, message: str, *, field: str = "", retry_after: float | None = None
-    ) -> None:
+    def __init__(self, message: str, *, field: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.field = field

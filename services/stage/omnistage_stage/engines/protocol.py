@@ -13,13 +13,13 @@ about a microsecond.
 """
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from omnistage_common.deadlines import Deadline
 from omnistage_common.ids import OutputName, RequestId, StageName
+from omnistage_common.links.frames import FinishReason
 from omnistage_common.payloads import Parameters, Payload, Tensor
 
 __all__ = [
@@ -34,17 +34,6 @@ __all__ = [
 ]
 
 ENTRY_POINT_GROUP = "omnistage.engines"
-
-
-class FinishReason(Enum):
-    """Why generation ended."""
-
-    NONE = "none"
-    """The engine does not generate."""
-    STOP = "stop"
-    """The model said so, or a stop string was met."""
-    LENGTH = "length"
-    """`max_tokens` or the context was reached."""
 
 
 class EngineSpec(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,32 @@
+"""Network addresses as values: `HOST:PORT`, parsed once and printed the same way."""
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Address", "parse_address"]
+
+_LAST_PORT: Final = 65535
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Address:
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """The address that `HOST:PORT` or `[IPV6]:PORT` names.
+
+    Raises:
+        ValueError: The text has another form, or the port is not in 0..65535.
+    """
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > _LAST_PORT:
+        raise ValueError(f"{text!r} is not HOST:PORT, e.g. 127.0.0.1:8000 or [::1]:8000")
+    return Address(host=host.removeprefix("[").removesuffix("]"), port=int(port))

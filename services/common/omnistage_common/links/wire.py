@@ -1,0 +1,409 @@
+"""Frames to protobuf and back: the only place where the link's domain types meet generated code.
+
+Decoding is strict about what would otherwise travel on as nonsense (an unset kind, a tensor whose
+bytes do not fit its header) and raises `ProtocolViolation`.
+"""
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from omnistage_common.deadlines import Deadline
+from omnistage_common.errors import ProtocolViolation, error_from_code
+from omnistage_common.ids import (
+    HostId,
+    Incarnation,
+    LeaseId,
+    OutputName,
+    RequestId,
+    RequestNumber,
+)
+from omnistage_common.links.frames import (
+    Cancel,
+    Credit,
+    Data,
+    Delivery,
+    End,
+    Error,
+    FinishReason,
+    Frame,
+    FromOpener,
+    FromReplica,
+    Open,
+    Phase,
+    Release,
+    Status,
+    Usage,
+)
+from omnistage_common.payloads import (
+    AudioPart,
+    Conversation,
+    ElementType,
+    Message,
+    Output,
+    Parameters,
+    Payload,
+    PayloadKind,
+    SharedMemoryLocation,
+    Tensor,
+    TensorHeader,
+    TensorRef,
+    TextPart,
+)
+from omnistage_protos.stage.v1 import stage_pb2 as pb
+from omnistage_protos.tensor.v1 import tensor_pb2 as tensor_pb
+
+__all__ = [
+    "decode_from_opener",
+    "decode_from_replica",
+    "encode_from_opener",
+    "encode_from_replica",
+    "phase_to_pb",
+]
+
+V = TypeVar("V")
+
+_KINDS: Final = {kind: pb.PayloadKind.Value(f"PAYLOAD_KIND_{kind.name}") for kind in PayloadKind}
+_KINDS_BACK: Final[dict[int, PayloadKind]] = {number: kind for kind, number in _KINDS.items()}
+_ELEMENTS: Final = {
+    element: tensor_pb.ElementType.Value(f"ELEMENT_TYPE_{element.name}") for element in ElementType
+}
+_ELEMENTS_BACK: Final[dict[int, ElementType]] = {
+    number: element for element, number in _ELEMENTS.items()
+}
+_PHASES: Final = {phase: pb.Phase.Value(f"PHASE_{phase.name}") for phase in Phase}
+_PHASES_BACK: Final[dict[int, Phase]] = {number: phase for phase, number in _PHASES.items()}
+_FINISH: Final = {
+    FinishReason.NONE: pb.FINISH_REASON_UNSPECIFIED,
+    FinishReason.STOP: pb.FINISH_REASON_STOP,
+    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
+}
+_FINISH_BACK: Final[dict[int, FinishReason]] = {
+    number: reason for reason, number in _FINISH.items()
+}
+
+
+def phase_to_pb(phase: Phase) -> pb.Phase.ValueType:
+    """The wire value of a phase."""
+    return _PHASES[phase]
+
+
+def encode_from_opener(frames: Iterable[FromOpener]) -> pb.LinkRequest:
+    """The message that carries these frames."""
+    return pb.LinkRequest(frames=[_encode(frame) for frame in frames])
+
+
+def encode_from_replica(frames: Iterable[FromReplica]) -> pb.LinkResponse:
+    """The message that carries these frames."""
+    return pb.LinkResponse(frames=[_encode(frame) for frame in frames])
+
+
+def _encode(frame: Frame) -> pb.Frame:
+    match frame:
+        case Data():
+            outputs = [_output_to_pb(output) for output in frame.outputs]
+            return pb.Frame(
+                request=frame.request, data=pb.Data(sequence=frame.sequence, outputs=outputs)
+            )
+        case Open():
+            return pb.Frame(request=frame.request, open=_open_to_pb(frame))
+        case End():
+            return pb.Frame(request=frame.request, end=_end_to_pb(frame))
+        case Credit():
+            return pb.Frame(request=frame.request, credit=pb.Credit(frames=frame.frames))
+        case Cancel():
+            return pb.Frame(request=frame.request, cancel=pb.Cancel(reason=frame.reason))
+        case Release():
+            return pb.Frame(request=frame.request, release=pb.Release())
+        case Error():
+            return pb.Frame(request=frame.request, error=_error_to_pb(frame))
+        case Status():
+            return pb.Frame(
+                status=pb.Status(
+                    phase=_PHASES[frame.phase],
+                    message=frame.message,
+                    incarnation=frame.incarnation,
+                    host=frame.host,
+                )
+            )
+
+
+def _open_to_pb(frame: Open) -> pb.Open:
+    final = frame.delivery is Delivery.FINAL
+    return pb.Open(
+        request_id=frame.request_id,
+        deadline_unix_us=frame.deadline.to_unix_us(),
+        credit=frame.credit,
+        delivery=pb.DELIVERY_FINAL if final else pb.DELIVERY_DELTAS,
+        inputs=[
+            pb.Input(name=item.name, payload=_payload_to_pb(item.payload)) for item in frame.inputs
+        ],
+        parameters=_parameters_to_pb(frame.parameters),
+    )
+
+
+def _parameters_to_pb(parameters: Parameters) -> pb.Parameters:
+    return pb.Parameters(
+        max_tokens=parameters.max_tokens,
+        temperature=parameters.temperature,
+        top_p=parameters.top_p,
+        seed=parameters.seed,
+        stop=parameters.stop,
+        presence_penalty=parameters.presence_penalty,
+        frequency_penalty=parameters.frequency_penalty,
+        voice=parameters.voice,
+        speed=parameters.speed,
+        ignore_eos=parameters.ignore_eos,
+    )
+
+
+def _end_to_pb(frame: End) -> pb.End:
+    usage = frame.usage
+    return pb.End(
+        finish_reason=_FINISH[frame.finish_reason],
+        usage=pb.Usage(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            queue_us=usage.queue_us,
+            run_us=usage.run_us,
+            first_output_us=usage.first_output_us,
+        ),
+        data_frames=frame.data_frames,
+    )
+
+
+def _error_to_pb(frame: Error) -> pb.Error:
+    error = frame.error
+    return pb.Error(
+        code=error.code,
+        message=error.message,
+        field=error.field,
+        retry_after_ms=0 if error.retry_after is None else max(1, round(error.retry_after * 1000)),
+    )
+
+
+def _output_to_pb(output: Output) -> pb.Output:
+    return pb.Output(name=output.name, payload=_payload_to_pb(output.payload))
+
+
+def _payload_to_pb(payload: Payload) -> pb.Payload:
+    kind = _KINDS[payload.kind]
+    content = payload.content
+    if isinstance(content, str):
+        return pb.Payload(kind=kind, text=content)
+    if isinstance(content, Tensor):
+        inline = pb.InlineTensor(header=_header_to_pb(content.header), data=bytes(content.data))
+        return pb.Payload(kind=kind, inline=inline)
+    if isinstance(content, TensorRef):
+        return pb.Payload(kind=kind, ref=_ref_to_pb(content))
+    return pb.Payload(kind=kind, conversation=_conversation_to_pb(content))
+
+
+def _conversation_to_pb(conversation: Conversation) -> pb.Conversation:
+    return pb.Conversation(
+        messages=[
+            pb.Message(
+                role=message.role,
+                parts=[
+                    pb.Part(text=part.text)
+                    if isinstance(part, TextPart)
+                    else pb.Part(audio=part.index)
+                    for part in message.parts
+                ],
+            )
+            for message in conversation.messages
+        ]
+    )
+
+
+def _header_to_pb(header: TensorHeader) -> tensor_pb.TensorHeader:
+    return tensor_pb.TensorHeader(
+        element_type=_ELEMENTS[header.element_type], shape=header.shape, rate_hz=header.rate_hz
+    )
+
+
+def _ref_to_pb(ref: TensorRef) -> tensor_pb.TensorRef:
+    location = ref.location
+    return tensor_pb.TensorRef(
+        header=_header_to_pb(ref.header),
+        lease=ref.lease,
+        incarnation=ref.incarnation,
+        length=ref.length,
+        checksum=ref.checksum,
+        shared_memory=tensor_pb.SharedMemoryLocation(
+            host=location.host, segment=location.segment, offset=location.offset
+        ),
+    )
+
+
+def decode_from_opener(message: pb.LinkRequest) -> list[FromOpener]:
+    """The frames of a message.
+
+    Raises:
+        ProtocolViolation: A frame is of a kind that an opener does not send, or is malformed.
+    """
+    return [_decode_from_opener(frame) for frame in message.frames]
+
+
+def decode_from_replica(message: pb.LinkResponse) -> list[FromReplica]:
+    """The frames of a message.
+
+    Raises:
+        ProtocolViolation: A frame is of a kind that a replica does not send, or is malformed.
+    """
+    return [_decode_from_replica(frame) for frame in message.frames]
+
+
+def _decode_from_opener(frame: pb.Frame) -> FromOpener:
+    number = RequestNumber(frame.request)
+    kind = frame.WhichOneof("kind")
+    if kind == "open":
+        return _open_from_pb(number, frame.open)
+    if kind == "credit":
+        return Credit(request=number, frames=frame.credit.frames)
+    if kind == "release":
+        return Release(request=number)
+    if kind == "cancel":
+        return Cancel(request=number, reason=frame.cancel.reason)
+    raise ProtocolViolation(f"an opener does not send frames of kind {kind}")
+
+
+def _decode_from_replica(frame: pb.Frame) -> FromReplica:
+    number = RequestNumber(frame.request)
+    kind = frame.WhichOneof("kind")
+    if kind == "data":
+        outputs = tuple(_output_from_pb(output) for output in frame.data.outputs)
+        return Data(request=number, sequence=frame.data.sequence, outputs=outputs)
+    if kind == "end":
+        return _end_from_pb(number, frame.end)
+    if kind == "error":
+        error = frame.error
+        retry_after = error.retry_after_ms / 1000 if error.retry_after_ms else None
+        return Error(
+            request=number,
+            error=error_from_code(
+                error.code, error.message, field=error.field, retry_after=retry_after
+            ),
+        )
+    if kind == "status":
+        status = frame.status
+        return Status(
+            phase=_known(_PHASES_BACK, status.phase, "phase"),
+            message=status.message,
+            incarnation=Incarnation(status.incarnation),
+            host=HostId(status.host),
+        )
+    raise ProtocolViolation(f"a replica does not send frames of kind {kind}")
+
+
+def _known(table: dict[int, V], number: int, what: str) -> V:
+    try:
+        return table[number]
+    except KeyError as unknown:
+        raise ProtocolViolation(f"unknown {what} {number}") from unknown
+
+
+def _open_from_pb(number: RequestNumber, frame: pb.Open) -> Open:
+    deltas = frame.delivery == pb.DELIVERY_DELTAS
+    return Open(
+        request=number,
+        request_id=RequestId(frame.request_id),
+        deadline=Deadline.from_unix_us(frame.deadline_unix_us),
+        credit=frame.credit,
+        delivery=Delivery.DELTAS if deltas else Delivery.FINAL,
+        inputs=tuple(
+            Output(name=OutputName(item.name), payload=_payload_from_pb(item.payload))
+            for item in frame.inputs
+        ),
+        parameters=_parameters_from_pb(frame.parameters),
+    )
+
+
+def _parameters_from_pb(message: pb.Parameters) -> Parameters:
+    given = {descriptor.name: value for descriptor, value in message.ListFields()}
+    if "stop" in given:
+        given["stop"] = tuple(message.stop)
+    return Parameters(**given)
+
+
+def _end_from_pb(number: RequestNumber, frame: pb.End) -> End:
+    usage = frame.usage
+    return End(
+        request=number,
+        finish_reason=_known(_FINISH_BACK, frame.finish_reason, "finish reason"),
+        usage=Usage(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            queue_us=usage.queue_us,
+            run_us=usage.run_us,
+            first_output_us=usage.first_output_us,
+        ),
+        data_frames=frame.data_frames,
+    )
+
+
+def _output_from_pb(output: pb.Output) -> Output:
+    return Output(name=OutputName(output.name), payload=_payload_from_pb(output.payload))
+
+
+def _payload_from_pb(payload: pb.Payload) -> Payload:
+    kind = _known(_KINDS_BACK, payload.kind, "payload kind")
+    content = payload.WhichOneof("content")
+    if content == "text":
+        return Payload(kind=kind, content=payload.text)
+    if content == "inline":
+        return Payload(kind=kind, content=_tensor_from_pb(payload.inline))
+    if content == "ref":
+        return Payload(kind=kind, content=_ref_from_pb(payload.ref))
+    if content == "conversation":
+        return Payload(kind=kind, content=_conversation_from_pb(payload.conversation))
+    raise ProtocolViolation(f"a payload of kind {kind.value} without content")
+
+
+def _conversation_from_pb(conversation: pb.Conversation) -> Conversation:
+    return Conversation(
+        messages=tuple(
+            Message(
+                role=message.role,
+                parts=tuple(
+                    TextPart(text=part.text)
+                    if part.WhichOneof("content") == "text"
+                    else AudioPart(index=part.audio)
+                    for part in message.parts
+                ),
+            )
+            for message in conversation.messages
+        )
+    )
+
+
+def _header_from_pb(header: tensor_pb.TensorHeader) -> TensorHeader:
+    return TensorHeader(
+        element_type=_known(_ELEMENTS_BACK, header.element_type, "element type"),
+        shape=tuple(header.shape),
+        rate_hz=header.rate_hz,
+    )
+
+
+def _tensor_from_pb(inline: pb.InlineTensor) -> Tensor:
+    header = _header_from_pb(inline.header)
+    if len(inline.data) != header.length:
+        raise ProtocolViolation(
+            f"a tensor of {len(inline.data)} bytes whose header says {header.length}"
+        )
+    return Tensor(header=header, data=inline.data)
+
+
+def _ref_from_pb(ref: tensor_pb.TensorRef) -> TensorRef:
+    if ref.WhichOneof("location") != "shared_memory":
+        raise ProtocolViolation("a tensor reference without a location")
+    location = ref.shared_memory
+    return TensorRef(
+        header=_header_from_pb(ref.header),
+        lease=LeaseId(ref.lease),
+        incarnation=Incarnation(ref.incarnation),
+        length=ref.length,
+        checksum=ref.checksum,
+        location=SharedMemoryLocation(
+            host=HostId(location.host), segment=location.segment, offset=location.offset
+        ),
+    )

@@ -1,0 +1,140 @@
+"""The shared memory transport: reads tensors straight from the segments of other processes.
+
+A consumer maps a producer's segment once, read-only, and hands out views of it: nothing is copied.
+Mappings are never closed by hand. They are forgotten, and the interpreter unmaps one when its last
+view is gone; so there is no moment at which a view could point at nothing. A producer that died
+leaves a mapping behind; the next producer that is mapped (its successor, for one) sweeps it out.
+"""
+
+import mmap
+import os
+import stat
+from pathlib import Path
+
+from msgspec import Struct
+
+from omnistage_common.errors import TensorLost
+from omnistage_common.ids import HostId, Incarnation
+from omnistage_common.payloads import TensorRef
+from omnistage_common.tensors.segments import (
+    HEADER_BYTES,
+    STAMP_BYTES,
+    is_segment_name,
+    read_header,
+    read_stamp,
+)
+from omnistage_common.tensors.transport import Location, TransportKind
+
+__all__ = ["SharedMemoryTransport"]
+
+
+class _Mapping(Struct, frozen=True, kw_only=True):
+    """A segment of another process."""
+
+    incarnation: Incarnation
+    """Whose it was when it was mapped."""
+    memory: memoryview
+    """All of it, read-only."""
+
+
+class SharedMemoryTransport:
+    """Reads the segments of this host.
+
+    Args:
+        host: This host; a segment of another one is out of reach.
+        directory: Folder of the segments.
+    """
+
+    kind = TransportKind.SHARED_MEMORY
+
+    def __init__(self, *, host: HostId, directory: Path) -> None:
+        self._host = host
+        self._directory = directory
+        self._mappings: dict[str, _Mapping] = {}
+
+    @property
+    def mapped(self) -> int:
+        """How many segments are kept mapped."""
+        return len(self._mappings)
+
+    def can_reach(self, location: Location) -> bool:
+        """Whether the location is on this host."""
+        return location.host == self._host
+
+    async def read(self, ref: TensorRef) -> memoryview:
+        """A view of the producer's memory; see `Transport.read`."""
+        name, offset = ref.location.segment, ref.location.offset
+        mapping = self._mappings.get(name) or self._mapped_now(name)
+        memory = mapping.memory
+        owner = read_header(memory)
+        if owner != ref.incarnation:
+            self._mappings.pop(name, None)
+            raise _lost(
+                ref, f"segment {name} belongs to {owner or 'nobody'} now: the producer is gone"
+            )
+        first = HEADER_BYTES + STAMP_BYTES
+        if offset < first or ref.length < 0 or offset + ref.length > len(memory):
+            raise _lost(
+                ref,
+                f"bytes {offset} to {offset + ref.length} are outside segment {name}, which has"
+                f" its tensors from {first} to {len(memory)}",
+            )
+        lease, length, checksum = read_stamp(memory, offset)
+        if lease != ref.lease:
+            now = f"lease {lease}" if lease else "no lease"
+            raise _lost(ref, f"its lease ended: its place holds {now} now")
+        if (length, checksum) != (ref.length, ref.checksum):
+            raise _lost(
+                ref,
+                f"the producer published {length} bytes with checksum {checksum:016x}, the"
+                f" reference says {ref.length} with {ref.checksum:016x}",
+            )
+        return memory[offset : offset + ref.length]
+
+    def forget(self, incarnation: Incarnation) -> None:
+        """Lets go of a producer's segment; views of it stay valid."""
+        for name in [n for n, m in self._mappings.items() if m.incarnation == incarnation]:
+            del self._mappings[name]
+
+    def close(self) -> None:
+        """Lets go of every segment; views of them stay valid."""
+        self._mappings.clear()
+
+    def _mapped_now(self, name: str) -> _Mapping:
+        if not is_segment_name(name):
+            raise TensorLost(f"{name!r} is not the name of a shared memory segment")
+        self._sweep()
+        path = self._directory / name
+        try:
+            memory = _map(path)
+        except FileNotFoundError as error:
+            raise TensorLost(
+                f"segment {path} does not exist: its producer is gone, or has another folder there"
+            ) from error
+        except OSError as error:
+            raise TensorLost(f"segment {path} cannot be read ({error.strerror})") from error
+        incarnation = read_header(memory)
+        if incarnation is None:
+            raise TensorLost(f"{path} is not a segment of this version, or its producer is gone")
+        mapping = _Mapping(incarnation=incarnation, memory=memory)
+        self._mappings[name] = mapping
+        return mapping
+
+    def _sweep(self) -> None:
+        for name in [n for n in self._mappings if not (self._directory / n).exists()]:
+            del self._mappings[name]
+
+
+def _map(path: Path) -> memoryview:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size < HEADER_BYTES:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(descriptor, found.st_size, access=mmap.ACCESS_READ))
+    finally:
+        os.close(descriptor)
+
+
+def _lost(ref: TensorRef, why: str) -> TensorLost:
+    return TensorLost(f"tensor of lease {ref.lease} of {ref.incarnation} is lost: {why}")

@@ -1,0 +1,1 @@
+"""Encoded media of requests and answers, to and from the tensors that stages exchange."""

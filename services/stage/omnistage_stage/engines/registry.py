@@ -1,0 +1,42 @@
+"""Finds an engine by its name: entry points of the group `omnistage.engines`, ours and anybody's."""
+
+from importlib.metadata import EntryPoint, entry_points
+
+from omnistage_common.errors import MissingDependency, SetupError
+from omnistage_common.ids import EngineName
+from omnistage_stage.engines.protocol import ENTRY_POINT_GROUP, EngineFactory
+
+__all__ = ["find_engine"]
+
+
+def find_engine(name: EngineName) -> EngineFactory:
+    """The class registered under that name.
+
+    Raises:
+        SetupError: No installed package registers it, or two do.
+        MissingDependency: Its package is installed, something it imports is not.
+    """
+    found = tuple(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    if not found:
+        known = ", ".join(sorted(entry_points(group=ENTRY_POINT_GROUP).names))
+        raise SetupError(
+            f"no installed package registers an engine {name!r}; there are: {known}."
+            f" Install the package that has an entry point {name!r} in {ENTRY_POINT_GROUP!r}",
+            field="engine",
+        )
+    if len({point.value for point in found}) > 1:
+        values = " and ".join(sorted(point.value for point in found))
+        raise SetupError(
+            f"two packages register an engine {name!r}: {values}; uninstall one", field="engine"
+        )
+    return _load(found[0])
+
+
+def _load(point: EntryPoint) -> EngineFactory:
+    try:
+        factory: EngineFactory = point.load()
+    except ImportError as missing:
+        raise MissingDependency(
+            f"engine {point.name!r} ({point.value}) cannot be imported: {missing}", field="engine"
+        ) from missing
+    return factory

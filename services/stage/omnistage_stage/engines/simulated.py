@@ -1,0 +1,191 @@
+"""An engine that computes nothing, at a fixed or zero cost per step; for tests and load.
+
+It behaves like a batching engine: one step loop serves every request it has, each step gives each of
+them one token, and a request that is cancelled leaves at the next step. It is never presented as a
+model. What it emits is set by `engineArgs`: text or tensors of any shape, at every step or at the
+end.
+"""
+
+import asyncio
+from enum import Enum
+from typing import Final
+
+from msgspec import Struct
+
+from omnistage_common.errors import EngineFailed, SetupError
+from omnistage_common.ids import OutputName
+from omnistage_common.links.frames import FinishReason
+from omnistage_common.payloads import (
+    INLINE_LIMIT,
+    Conversation,
+    ElementType,
+    Payload,
+    PayloadKind,
+    Tensor,
+    TensorHeader,
+    TextPart,
+)
+from omnistage_stage.engines.arguments import parse_arguments
+from omnistage_stage.engines.protocol import EngineRequest, EngineResult, EngineSpec, Outputs
+
+__all__ = ["SimulatedArgs", "SimulatedEngine"]
+
+
+class When(Enum):
+    """When an output is emitted."""
+
+    STEP = "step"
+    END = "end"
+
+
+class SimulatedOutput(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the engine emits under one name: text, or a tensor of zeros."""
+
+    when: When = When.END
+    text: str | None = None
+    """The piece of text; None for a tensor."""
+    kind: PayloadKind = PayloadKind.TEXT
+    """What consumers are told it is."""
+    element_type: ElementType = ElementType.UINT8
+    shape: tuple[int, ...] = ()
+    rate_hz: int = 0
+
+
+class SimulatedArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`engineArgs` of a simulated stage."""
+
+    steps: int = 1
+    """Steps per request, unless the request's `max_tokens` says otherwise."""
+    step_seconds: float = 0.0
+    """Cost of one step, whatever the number of requests in it."""
+    load_seconds: float = 0.0
+    """Cost of loading."""
+    fail_after_steps: int | None = None
+    """Raise at this step of every request; to see what a broken model does."""
+    outputs: dict[str, SimulatedOutput] = {}
+    """Output name -> what is emitted under it; every output of the template, and no other."""
+
+
+class _Job:
+    """One request in the step loop."""
+
+    __slots__ = ("done", "outputs", "step", "steps")
+
+    def __init__(self, *, steps: int, outputs: Outputs) -> None:
+        self.step = 0
+        self.steps = steps
+        self.outputs = outputs
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class SimulatedEngine:
+    """See the module."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self._args: Final = parse_arguments(spec.args, SimulatedArgs)
+        unknown = set(self._args.outputs) ^ set(spec.produces)
+        if unknown:
+            raise SetupError(
+                f"engineArgs.outputs of stage {spec.stage} and what the template says it produces"
+                f" differ in: {', '.join(sorted(unknown))}",
+                field="engineArgs.outputs",
+            )
+        self._payloads = {
+            OutputName(name): _payload(output) for name, output in self._args.outputs.items()
+        }
+        self._at_step = self._emitted(When.STEP)
+        self._at_end = self._emitted(When.END)
+        self._jobs: dict[_Job, None] = {}
+        self._work = asyncio.Event()
+        self._steps: asyncio.Task[None] | None = None
+
+    def _emitted(self, when: When) -> tuple[tuple[OutputName, Payload], ...]:
+        return tuple(
+            (name, payload)
+            for name, payload in self._payloads.items()
+            if self._args.outputs[name].when is when
+        )
+
+    async def load(self) -> None:
+        """Waits `load_seconds` and starts the step loop."""
+        await asyncio.sleep(self._args.load_seconds)
+        self._steps = asyncio.create_task(self._step_loop(), name="simulated step loop")
+
+    async def probe(self) -> None:
+        """The loop must be running."""
+        if self._steps is None or self._steps.done():
+            raise EngineFailed("the step loop of the simulated engine is not running")
+
+    async def run(self, request: EngineRequest, outputs: Outputs) -> EngineResult:
+        """Emits what `engineArgs` say, step by step."""
+        steps = request.parameters.max_tokens or self._args.steps
+        job = _Job(steps=steps, outputs=outputs)
+        self._jobs[job] = None
+        self._work.set()
+        try:
+            await job.done
+        finally:
+            self._jobs.pop(job, None)
+        for name, payload in self._at_end:
+            await outputs.put(name, payload)
+        return EngineResult(
+            finish_reason=FinishReason.LENGTH if self._at_step else FinishReason.NONE,
+            input_tokens=_words(request),
+            output_tokens=steps,
+        )
+
+    async def close(self) -> None:
+        """Ends the step loop."""
+        if self._steps is not None:
+            self._steps.cancel()
+            await asyncio.wait((self._steps,))
+
+    async def _step_loop(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            while self._jobs:
+                await asyncio.sleep(self._args.step_seconds)
+                for job in tuple(self._jobs):
+                    self._step(job)
+
+    def _step(self, job: _Job) -> None:
+        if job.done.done():
+            return
+        if job.step == self._args.fail_after_steps:
+            job.done.set_exception(EngineFailed(f"simulated failure at step {job.step}"))
+            return
+        for name, payload in self._at_step:
+            job.outputs.emit(name, payload)
+        job.step += 1
+        if job.step >= job.steps:
+            self._jobs.pop(job, None)
+            job.done.set_result(None)
+
+
+def _payload(output: SimulatedOutput) -> Payload:
+    if output.text is not None:
+        return Payload(kind=PayloadKind.TEXT, content=output.text)
+    header = TensorHeader(
+        element_type=output.element_type, shape=output.shape, rate_hz=output.rate_hz
+    )
+    if output.when is When.STEP and header.length > INLINE_LIMIT:
+        raise SetupError(
+            f"a tensor of {header.length} bytes at every step is over the {INLINE_LIMIT} that ride"
+            " inline; emit it with when: end",
+            field="engineArgs.outputs",
+        )
+    return Payload(kind=output.kind, content=Tensor(header=header, data=bytes(header.length)))
+
+
+def _words(request: EngineRequest) -> int:
+    """Words of the conversation, standing for tokens."""
+    return sum(
+        len(part.text.split())
+        for payloads in request.inputs.values()
+        for payload in payloads
+        if isinstance(payload.content, Conversation)
+        for message in payload.content.messages
+        for part in message.parts
+        if isinstance(part, TextPart)
+    )

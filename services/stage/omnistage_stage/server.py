@@ -1,0 +1,192 @@
+"""A stage process from start to end: listen, load, serve, drain, close.
+
+The gRPC port answers from the first moment (health says NOT_SERVING, links say LOADING), so that
+"loading" and "dead" are never the same thing to a peer. The engine loads meanwhile, must pass a real
+probe, and only then is the replica READY. A stop signal drains; a second one ends at once. An engine
+that fails a request is probed again; when it fails the probe too, the replica is FAILED and the
+process ends with an error, for whoever started it to replace it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import grpc.aio
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry, start_http_server
+
+from omnistage_common.addresses import Address
+from omnistage_common.channels import SERVER_OPTIONS
+from omnistage_common.errors import OmnistageError, SetupError
+from omnistage_common.ids import new_incarnation, this_host
+from omnistage_common.links.frames import Phase
+from omnistage_common.pipeline.plan import PipelinePlan, StagePlan
+from omnistage_common.signals import StopSignals
+from omnistage_common.telemetry import new_registry
+from omnistage_common.tensors import SHARED_MEMORY_FOLDER, TensorPlane, remove_stale
+from omnistage_stage.engines.protocol import EngineSpec
+from omnistage_stage.engines.registry import find_engine
+from omnistage_stage.service.admission import Admission
+from omnistage_stage.service.draining import Drain
+from omnistage_stage.service.lifecycle import Lifecycle
+from omnistage_stage.service.metrics import StageMetrics
+from omnistage_stage.service.replica import Replica
+from omnistage_stage.service.servicer import SERVICE_NAMES, register
+from omnistage_stage.settings import StageSettings
+
+__all__ = ["StageServer"]
+
+_log = structlog.get_logger()
+
+CLOSE_GRACE: Final = 1.0
+"""Seconds for links to write what is ready after a drain."""
+
+
+class StageServer:
+    """One replica of one stage."""
+
+    def __init__(self, settings: StageSettings, plan: PipelinePlan) -> None:
+        """Makes the replica without loading or listening.
+
+        Raises:
+            SetupError: The plan has no such stage, or its engine or engineArgs are wrong.
+        """
+        self._settings = settings
+        self._drain_grace = plan.timeouts.drain
+        self._registry = new_registry()
+        self._replica = _new_replica(settings, _stage_of(plan, settings), self._registry)
+        self._drain = Drain(self._replica.lifecycle)
+
+    async def run(self) -> None:
+        """Serves until a stop signal, then drains.
+
+        Raises:
+            SetupError: The engine could not be loaded.
+            EngineFailed: The engine is beyond use.
+        """
+        with StopSignals() as stop:
+            async with self._listening() as health_servicer:
+                serving = asyncio.create_task(self._serve(health_servicer), name="serve")
+                stopping = asyncio.create_task(stop.wait(), name="stop signal")
+                try:
+                    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+                    if serving.done():
+                        await serving
+                    await health_servicer.enter_graceful_shutdown()
+                    left = await self._drain.run(self._drain_grace)
+                    _log.info("drained", left=left)
+                finally:
+                    serving.cancel()
+                    stopping.cancel()
+                    await asyncio.wait((serving, stopping))
+
+    async def _serve(self, health_servicer: health.aio.HealthServicer) -> None:
+        replica = self._replica
+        try:
+            await replica.load()
+            await replica.probe()
+            replica.lifecycle.enter(Phase.READY)
+            await health_servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+            _log.info("ready", stage=replica.plan.name, engine=replica.plan.engine)
+            while True:
+                await replica.suspect.wait()
+                replica.suspect.clear()
+                await replica.probe()
+        except OmnistageError as failure:
+            replica.lifecycle.enter(Phase.FAILED, failure.message)
+            await health_servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+            raise
+
+    @asynccontextmanager
+    async def _listening(self) -> AsyncIterator[health.aio.HealthServicer]:
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        register(server, self._replica, self._drain)
+        health_servicer = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+        await health_servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        reflection.enable_server_reflection(
+            (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        )
+        _bind(server, self._settings.listen)
+        metrics = _serve_metrics(self._settings.metrics, self._registry)
+        remove_stale(SHARED_MEMORY_FOLDER)
+        await server.start()
+        _log.info("listening", address=str(self._settings.listen))
+        try:
+            yield health_servicer
+        finally:
+            await server.stop(CLOSE_GRACE)
+            await self._replica.engine.close()
+            self._replica.plane.close()
+            metrics()
+
+
+def _stage_of(plan: PipelinePlan, settings: StageSettings) -> StagePlan:
+    try:
+        return plan.stage(settings.stage)
+    except KeyError as unknown:
+        names = ", ".join(stage.name for stage in plan.stages)
+        raise SetupError(
+            f"the plan of {plan.name} has no stage {settings.stage!r}; it has: {names}",
+            field="--stage",
+        ) from unknown
+
+
+def _new_replica(settings: StageSettings, stage: StagePlan, registry: CollectorRegistry) -> Replica:
+    engine = find_engine(stage.engine)(
+        EngineSpec(
+            stage=stage.name,
+            model=stage.model,
+            args=stage.engine_args,
+            max_running=stage.limits.max_running,
+            produces=tuple(item.name for item in stage.produces),
+        )
+    )
+    incarnation, host = new_incarnation(), this_host()
+    plane = TensorPlane(incarnation=incarnation, host=host, slab_bytes=stage.limits.slab_bytes)
+    admission = Admission(max_running=stage.limits.max_running, max_queued=stage.limits.max_queued)
+    return Replica(
+        id=settings.replica,
+        plan=stage,
+        engine=engine,
+        admission=admission,
+        lifecycle=Lifecycle(),
+        plane=plane,
+        metrics=StageMetrics(registry, admission=admission, plane=plane),
+        incarnation=incarnation,
+        host=host,
+        suspect=asyncio.Event(),
+    )
+
+
+def _bind(server: grpc.aio.Server, address: Address) -> None:
+    try:
+        server.add_insecure_port(str(address))
+    except RuntimeError as taken:
+        raise SetupError(
+            f"cannot listen on {address}: another process has the port, or the address is not"
+            " of this host",
+            field="--listen",
+        ) from taken
+
+
+def _serve_metrics(address: Address | None, registry: CollectorRegistry) -> Callable[[], None]:
+    """Starts the metrics endpoint; the returned function stops it."""
+    if address is None:
+        return lambda: None
+    try:
+        httpd, thread = start_http_server(address.port, address.host, registry)
+    except OSError as taken:
+        raise SetupError(
+            f"cannot serve metrics on {address}: {taken.strerror}", field="--metrics"
+        ) from taken
+
+    def stop() -> None:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+
+    return stop

@@ -1,0 +1,198 @@
+"""One link: a loop around the acceptor's state machine.
+
+One task reads frames, one writes what the sessions have ready, and each running request has one; all
+in one task group, so that the end of the link, however it comes, ends them all. Requests on different
+links meet only in admission and in the engine.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from omnistage_common.errors import DeadlineExceeded, OmnistageError
+from omnistage_common.ids import RequestNumber
+from omnistage_common.links.frames import (
+    Cancel,
+    Credit,
+    FromOpener,
+    FromReplica,
+    Open,
+    Status,
+)
+from omnistage_common.links.protocol import Acceptor
+from omnistage_stage.service.admission import Place
+from omnistage_stage.service.replica import Replica
+from omnistage_stage.service.session import Session
+
+__all__ = ["Link"]
+
+_log = structlog.get_logger()
+
+FRAMES_PER_MESSAGE: Final = 128
+"""Bounds a message to some megabytes, as a frame carries at most a few inline payloads."""
+
+
+class Link:
+    """The replica's end of one stream."""
+
+    def __init__(self, replica: Replica, *, changed: Callable[[], None]) -> None:
+        self._replica = replica
+        self._changed = changed
+        self._acceptor = Acceptor()
+        self._sessions: dict[RequestNumber, Session] = {}
+        self._tasks: dict[RequestNumber, asyncio.Task[None]] = {}
+        self._ready: dict[Session, None] = {}
+        self._news: list[FromReplica] = []
+        self._wake = asyncio.Event()
+        self._finished = False
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that are not closed, among them ended ones whose tensors are held."""
+        return len(self._acceptor)
+
+    async def run(
+        self,
+        incoming: AsyncIterable[list[FromOpener]],
+        send: Callable[[list[FromReplica]], Awaitable[None]],
+    ) -> None:
+        """Serves the link until the peer closes it.
+
+        Raises:
+            ProtocolViolation: The peer broke the frame protocol.
+        """
+        lifecycle = self._replica.lifecycle
+        lifecycle.listen(self._announce)
+        self._announce()
+        try:
+            async with asyncio.TaskGroup() as group:
+                reader = group.create_task(self._read(incoming, group), name="link reader")
+                await self._write(send)
+                reader.cancel()
+                for task in self._tasks.values():
+                    task.cancel()
+        except* OmnistageError as broken:
+            raise broken.exceptions[0] from None
+        finally:
+            lifecycle.unlisten(self._announce)
+            for session in self._sessions.values():
+                self._replica.plane.release_owner(session.owner)
+
+    def finish(self) -> None:
+        """Ends the link once everything that is ready has been written."""
+        self._finished = True
+        self._wake.set()
+
+    async def _read(
+        self, incoming: AsyncIterable[list[FromOpener]], group: asyncio.TaskGroup
+    ) -> None:
+        async for frames in incoming:
+            for frame in frames:
+                if self._acceptor.receive(frame):
+                    self._handle(frame, group)
+        self.finish()
+
+    def _announce(self) -> None:
+        replica = self._replica
+        self._news.append(
+            Status(
+                phase=replica.lifecycle.phase,
+                message=replica.lifecycle.message,
+                incarnation=replica.incarnation,
+                host=replica.host,
+            )
+        )
+        self._wake.set()
+
+    def _handle(self, frame: FromOpener, group: asyncio.TaskGroup) -> None:
+        if isinstance(frame, Open):
+            self._open(frame, group)
+        elif isinstance(frame, Credit):
+            session = self._sessions.get(frame.request)
+            if session is not None:
+                session.credited()
+        else:
+            self._drop(frame.request, cancelled=isinstance(frame, Cancel))
+
+    def _open(self, frame: Open, group: asyncio.TaskGroup) -> None:
+        session = Session(
+            frame=frame,
+            owner=(id(self), frame.request),
+            plane=self._replica.plane,
+            acceptor=self._acceptor,
+            wake=self._mark,
+        )
+        self._sessions[frame.request] = session
+        refusal = self._replica.lifecycle.refusal()
+        if refusal is None and frame.deadline.passed:
+            refusal = DeadlineExceeded("the deadline passed before the stage was reached")
+        if refusal is None:
+            try:
+                place = self._replica.admission.enter()
+            except OmnistageError as full:
+                refusal = full
+        if refusal is not None:
+            self._conclude(session, refusal)
+            return
+        task = group.create_task(self._serve(session, place), name=frame.request_id)
+        self._tasks[frame.request] = task
+        task.add_done_callback(lambda _: place.leave())
+        task.add_done_callback(lambda _: self._tasks.pop(frame.request, None))
+
+    async def _serve(self, session: Session, place: Place) -> None:
+        deadline = session.frame.deadline
+        timer = asyncio.timeout_at(deadline.monotonic)
+        try:
+            async with timer:
+                result = await self._replica.serve(session, place)
+        except TimeoutError:
+            late = DeadlineExceeded(
+                f"stage {self._replica.plan.name} did not finish before the request's deadline"
+            )
+            self._conclude(session, late)
+        except OmnistageError as error:
+            self._conclude(session, error)
+        else:
+            session.finish(result)
+            self._replica.metrics.ended(session.usage)
+
+    def _conclude(self, session: Session, error: OmnistageError) -> None:
+        session.finish(error)
+        self._replica.metrics.failed(error)
+
+    def _drop(self, number: RequestNumber, *, cancelled: bool) -> None:
+        session = self._sessions.pop(number, None)
+        if session is None:
+            return
+        self._ready.pop(session, None)
+        task = self._tasks.get(number)
+        if task is not None:
+            task.cancel()
+        self._replica.plane.release_owner(session.owner)
+        if cancelled:
+            self._replica.metrics.cancelled()
+        self._changed()
+
+    def _mark(self, session: Session) -> None:
+        self._ready[session] = None
+        self._wake.set()
+
+    async def _write(self, send: Callable[[list[FromReplica]], Awaitable[None]]) -> None:
+        while not self._finished or self._news or self._ready:
+            await self._wake.wait()
+            self._wake.clear()
+            frames = self._collect()
+            for start in range(0, len(frames), FRAMES_PER_MESSAGE):
+                await send(frames[start : start + FRAMES_PER_MESSAGE])
+
+    def _collect(self) -> list[FromReplica]:
+        frames, self._news = self._news, []
+        sessions, self._ready = self._ready, {}
+        for session in sessions:
+            frames += session.take_frames()
+            if self._acceptor.state(session.frame.request) is None:
+                self._sessions.pop(session.frame.request, None)
+                self._changed()
+        return frames

@@ -1,0 +1,81 @@
+"""What a replica counts and measures, in Prometheus terms."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from omnistage_common.errors import OmnistageError
+from omnistage_common.links.frames import Usage
+from omnistage_common.telemetry import LATENCY_BUCKETS
+from omnistage_common.tensors import TensorPlane
+from omnistage_stage.service.admission import Admission
+
+__all__ = ["StageMetrics"]
+
+
+class StageMetrics:
+    """Counters of one replica; gauges read what is there when they are scraped."""
+
+    def __init__(
+        self, registry: CollectorRegistry, *, admission: Admission, plane: TensorPlane
+    ) -> None:
+        self._requests = Counter(
+            "omnistage_stage_requests",
+            "Requests by how they ended",
+            ["outcome"],
+            registry=registry,
+        )
+        self._queue_wait = Histogram(
+            "omnistage_stage_queue_wait_seconds",
+            "Wait for a place in the engine",
+            buckets=LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self._run = Histogram(
+            "omnistage_stage_run_seconds",
+            "Time in the engine",
+            buckets=LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self._first_output = Histogram(
+            "omnistage_stage_first_output_seconds",
+            "Time in the engine to the first output",
+            buckets=LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "omnistage_stage_tokens", "Tokens read and made", ["direction"], registry=registry
+        )
+        gauges = {
+            "omnistage_stage_running": ("Requests in the engine", lambda: admission.running),
+            "omnistage_stage_queued": ("Requests waiting for a place", lambda: admission.queued),
+            "omnistage_stage_tensor_leases": (
+                "Tensor leases held",
+                lambda: plane.statistics().leases,
+            ),
+            "omnistage_stage_tensor_slab_used_bytes": (
+                "Bytes of the tensor slab in use",
+                lambda: plane.statistics().used_bytes,
+            ),
+        }
+        for name, (text, read) in gauges.items():
+            Gauge(name, text, registry=registry).set_function(read)
+        self._input_tokens = self._tokens.labels("input")
+        self._output_tokens = self._tokens.labels("output")
+        self._done = self._requests.labels("done")
+        self._cancelled = self._requests.labels("cancelled")
+
+    def ended(self, usage: Usage) -> None:
+        """A request ended well."""
+        self._done.inc()
+        self._queue_wait.observe(usage.queue_us / 1e6)
+        self._run.observe(usage.run_us / 1e6)
+        self._first_output.observe(usage.first_output_us / 1e6)
+        self._input_tokens.inc(usage.input_tokens)
+        self._output_tokens.inc(usage.output_tokens)
+
+    def failed(self, error: OmnistageError) -> None:
+        """A request ended badly."""
+        self._requests.labels(error.code).inc()
+
+    def cancelled(self) -> None:
+        """A request was not wanted any more."""
+        self._cancelled.inc()

@@ -1,0 +1,71 @@
+"""What a stage process is told on its command line, parsed once."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omnistage_common.addresses import Address, parse_address
+from omnistage_common.ids import ReplicaId, StageName
+
+__all__ = ["StageSettings", "parse_settings"]
+
+_EXAMPLES = """\
+examples:
+  python -m omnistage_stage --plan plan.json --stage thinker --replica thinker-0 \\
+      --listen 127.0.0.1:7001 --metrics 127.0.0.1:9001
+
+`omnistage up FILE` starts stages by itself; `omnistage render FILE --format json` prints a plan.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageSettings:
+    """One replica's place in the world."""
+
+    plan: Path
+    """The pipeline's plan, as JSON."""
+    stage: StageName
+    replica: ReplicaId
+    listen: Address
+    """Where gRPC is served."""
+    metrics: Address | None
+    """Where metrics are served; None for nowhere."""
+    exit_with_parent: bool
+    """Ask the kernel to end this process when its parent ends."""
+    log_level: str
+
+
+def parse_settings(arguments: Sequence[str] | None = None) -> StageSettings:
+    """The settings on a command line; prints usage and exits with 2 when they are wrong."""
+    parser = argparse.ArgumentParser(
+        prog="omnistage-stage",
+        description="Serve one replica of one stage of a pipeline.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--plan", type=Path, required=True, help="the pipeline's plan (JSON)")
+    parser.add_argument("--stage", required=True, help="name of the stage in the plan")
+    parser.add_argument("--replica", help="id of this replica (default: STAGE-0)")
+    parser.add_argument(
+        "--listen", type=parse_address, required=True, help="HOST:PORT of the gRPC service"
+    )
+    parser.add_argument(
+        "--metrics", type=parse_address, help="HOST:PORT of the metrics endpoint (default: none)"
+    )
+    parser.add_argument(
+        "--exit-with-parent", action="store_true", help="end when the parent process ends"
+    )
+    parser.add_argument(
+        "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"]
+    )
+    given = parser.parse_args(arguments)
+    return StageSettings(
+        plan=given.plan,
+        stage=StageName(given.stage),
+        replica=ReplicaId(given.replica or f"{given.stage}-0"),
+        listen=given.listen,
+        metrics=given.metrics,
+        exit_with_parent=given.exit_with_parent,
+        log_level=given.log_level,
+    )

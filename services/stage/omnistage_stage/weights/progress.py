@@ -1,0 +1,20 @@
+"""How preparing weights tells what it is doing.
+
+It takes from a fraction of a second to minutes, within a command line, a set-up script or a stage
+that loads; whoever waits passes a function that shows it in its own way.
+"""
+
+from typing import Protocol
+
+__all__ = ["Progress", "silent"]
+
+
+class Progress(Protocol):
+    """Told about each step, from the thread that does the work."""
+
+    def __call__(self, message: str, /) -> None:
+        """One step begins: a phrase for people, e.g. `converting model.gguf`."""
+
+
+def silent(_message: str, /) -> None:
+    """Shows nothing."""
