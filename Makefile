@@ -54,7 +54,7 @@ format: setup ## Formats the code and mends what ruff can mend
 
 .PHONY: docs
 docs: setup ## Builds the documentation into site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: docs-serve
 docs-serve: setup ## Serves the documentation and follows changes

@@ -26,7 +26,7 @@ check types "$bin/mypy"
 check layers "$bin/lint-imports"
 check protos "$bin/buf" lint protos
 check spelling "$bin/codespell"
-check docs "$bin/mkdocs" build --strict --quiet --site-dir "$site"
+check docs env NO_MKDOCS_2_WARNING=1 "$bin/mkdocs" build --strict --site-dir "$site"
 
 if ((${#failed[@]})); then
     printf 'check: failed: %s\n' "${failed[*]}" >&2

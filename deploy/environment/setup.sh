@@ -86,14 +86,18 @@ ensure_system_libraries() {
     done
 }
 
+say_which_python_stays() {
+    [[ -z ${PYTHON:-} || $("$PYTHON" -V 2>&1) == "$("$venv/bin/python" -V)" ]] ||
+        say "keeping the $("$venv/bin/python" -V) of $venv; to have another, rm -r $venv first"
+}
+
 ensure_venv() {
     local python=$1
     if [[ -e $venv ]]; then
         supported "$venv/bin/python" ||
             fail "$venv is there, but its Python does not run or is not of version 3.11 to 3.14." \
                 "Remove it, then run this again: rm -r $venv"
-        [[ -z ${PYTHON:-} || $("$PYTHON" -V) == "$("$venv/bin/python" -V)" ]] ||
-            say "keeping $venv of $("$venv/bin/python" -V); remove it to have one of $("$PYTHON" -V)"
+        say_which_python_stays
         return
     fi
     "$python" -c 'import ensurepip' 2>/dev/null ||
@@ -123,11 +127,14 @@ install_project() {
     [[ -x $venv/bin/uv ]] || "$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv
     hand_on_pip_settings
     say "installing omnistage[$extras]: about 6 GB on disk, a minute or two the first time"
-    "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" \
+    local quiet=(--quiet)
+    [[ ! -t 2 ]] || quiet=() # a person sees the progress
+    "$venv/bin/uv" pip install "${quiet[@]}" --python "$venv/bin/python" \
         --override deploy/environment/overrides.txt --editable ".[$extras]"
 }
 
 if up_to_date; then
+    say_which_python_stays
     exit 0
 fi
 python=$(choose_python)

@@ -194,6 +194,9 @@ class Output(Struct, frozen=True, kw_only=True):
 
     name: OutputName
     payload: Payload
+    index: int = 0
+    """Which item this is a piece of, where a stage makes several of one name; pieces of text of
+    one item are deltas."""
 
 
 class Parameters(Struct, frozen=True, kw_only=True):

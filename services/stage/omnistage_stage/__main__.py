@@ -6,12 +6,11 @@ Exit status: 0 drained, 1 the engine is beyond use, 2 usage, 3 nothing could be 
 import sys
 from typing import Final
 
-import msgspec
 import structlog
 import uvloop
 
 from omnistage_common.errors import OmnistageError, SetupError
-from omnistage_common.pipeline.plan import PipelinePlan, decode_plan
+from omnistage_common.pipeline.plan import PipelinePlan, read_plan
 from omnistage_common.processes import exit_with_parent
 from omnistage_common.telemetry import configure_logging
 from omnistage_stage.server import StageServer
@@ -31,7 +30,7 @@ def main() -> None:
     configure_logging(component=settings.replica, level=settings.log_level)
     log = structlog.get_logger()
     try:
-        plan = _read_plan(settings)
+        plan = read_plan(settings.plan)
         uvloop.run(_serve(settings, plan))
     except SetupError as error:
         log.error("cannot start", reason=error.code, error=error.message, field=error.field)  # noqa: TRY400 - the message is the product
@@ -43,21 +42,6 @@ def main() -> None:
 
 async def _serve(settings: StageSettings, plan: PipelinePlan) -> None:
     await StageServer(settings, plan).run()
-
-
-def _read_plan(settings: StageSettings) -> PipelinePlan:
-    try:
-        return decode_plan(settings.plan.read_bytes())
-    except OSError as unreadable:
-        raise SetupError(
-            f"cannot read the plan {settings.plan}: {unreadable.strerror}", field="--plan"
-        ) from unreadable
-    except msgspec.DecodeError as malformed:
-        raise SetupError(
-            f"{settings.plan} is not a plan: {malformed}; write one with"
-            " `omnistage render FILE --format json`",
-            field="--plan",
-        ) from malformed
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def _new_replica(settings: StageSettings, stage: StagePlan, registry: CollectorR
             model=stage.model,
             args=stage.engine_args,
             max_running=stage.limits.max_running,
-            produces=tuple(item.name for item in stage.produces),
+            produces={item.name: item.kind for item in stage.produces},
         )
     )
     incarnation, host = new_incarnation(), this_host()

@@ -47,7 +47,7 @@ def state_in_words(state: Supervision, seconds: float) -> str:
             again = f" (restart {state.restarts})" if state.restarts else ""
             return f"{state.phase.value} {seconds:.0f} s{again}"
         case ReplicaPhase.READY:
-            return f"ready ({state.restarts} restarts)" if state.restarts else "ready"
+            return f"ready (restarts: {state.restarts})" if state.restarts else "ready"
         case ReplicaPhase.BACKING_OFF:
             how = exit_in_words(state.last_exit)
             return f"{how}; restart {state.restarts + 1} in {max(state.delay - seconds, 0):.1f} s"

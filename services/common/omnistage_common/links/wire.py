@@ -182,7 +182,8 @@ def _error_to_pb(frame: Error) -> pb.Error:
 
 
 def _output_to_pb(output: Output) -> pb.Output:
-    return pb.Output(name=output.name, payload=_payload_to_pb(output.payload))
+    payload = _payload_to_pb(output.payload)
+    return pb.Output(name=output.name, payload=payload, index=output.index)
 
 
 def _payload_to_pb(payload: Payload) -> pb.Payload:
@@ -342,7 +343,11 @@ def _end_from_pb(number: RequestNumber, frame: pb.End) -> End:
 
 
 def _output_from_pb(output: pb.Output) -> Output:
-    return Output(name=OutputName(output.name), payload=_payload_from_pb(output.payload))
+    return Output(
+        name=OutputName(output.name),
+        payload=_payload_from_pb(output.payload),
+        index=output.index,
+    )
 
 
 def _payload_from_pb(payload: pb.Payload) -> Payload:

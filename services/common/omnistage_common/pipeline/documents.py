@@ -51,7 +51,14 @@ for _tag, _pattern, _first in (
             "" if _character == "\0" else _character, []
         ).append((f"tag:yaml.org,2002:{_tag}", re.compile(_pattern)))
 
-_BOOLEANS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_BOOLEANS: Final = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 
 
 class _Entry(NamedTuple):
@@ -118,7 +125,9 @@ class _Reader:
                 continue
             if not isinstance(key, yaml.ScalarNode) or not key.tag.endswith(":str"):
                 written = key.value if isinstance(key, yaml.ScalarNode) else "a structure"
-                self._fault(key, path, f"has the key {shown(written)}, which is not text", "quote it")
+                self._fault(
+                    key, path, f"has the key {shown(written)}, which is not text", "quote it"
+                )
                 continue
             yield _Entry(key.value, key.start_mark.line + 1, value)
 
@@ -146,7 +155,12 @@ class _Reader:
             return int(text)
         if kind == "float":
             return self._float(node, path)
-        self._fault(node, path, f"has the value {shown(text)} with the tag {shown(node.tag)}", "write plain YAML")
+        self._fault(
+            node,
+            path,
+            f"has the value {shown(text)} with the tag {shown(node.tag)}",
+            "write plain YAML",
+        )
         return None
 
     def _float(self, node: yaml.Node, path: FieldPath) -> float | None:

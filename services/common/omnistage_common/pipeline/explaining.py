@@ -4,18 +4,22 @@ One row of a table for each kind of error that our models can give; the words fo
 the models themselves, so that a new field needs nothing here.
 """
 
+import re
 from collections.abc import Callable
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from omnistage_common.pipeline.fields import constraints_of, field_at, model_at, outside_fields
 from omnistage_common.pipeline.problems import Place, Problem, closest, shown
 from omnistage_common.pipeline.resources.values import PATTERN_REMEDIES
 
 __all__ = ["explain"]
 
 _Words = tuple[str, str]
+_Row = Callable[[Any, dict[str, Any]], _Words]
 
 
 def explain(error: ValidationError, place: Place, model: type[BaseModel]) -> list[Problem]:
@@ -26,37 +30,52 @@ def explain(error: ValidationError, place: Place, model: type[BaseModel]) -> lis
 def _problem(detail: ErrorDetails, place: Place, model: type[BaseModel]) -> Problem:
     path = [part for part in detail["loc"] if part != "[key]"]
     where = place.at(*path)
-    kind = detail["type"]
-    if kind == "extra_forbidden":
-        known = _fields(_model_at(model, path[:-1]))
+    if detail["type"] == "extra_forbidden":
+        known = outside_fields(model_at(model, path[:-1]))
         return where.problem("unknown field", closest(str(path[-1]), known, what="known fields"))
-    if kind == "missing":
-        return where.problem("is required", _described(_model_at(model, path[:-1]), str(path[-1])))
-    message, remedy = _words(detail)
-    return where.problem(message, remedy)
-
-
-def _words(detail: ErrorDetails) -> _Words:
+    info = field_at(model, path)
+    if detail["type"] == "missing":
+        return where.problem("is required", _purpose(info))
+    if detail["type"] == "string_type":
+        return where.problem(*_not_text(detail["input"], info))
     row = _ROWS.get(detail["type"])
     if row is None:
-        return f"{detail['msg']}: {shown(detail['input'])}", ""
-    return row(detail["input"], detail.get("ctx", {}))
+        return where.problem(f"{detail['msg']}: {shown(detail['input'])}")
+    return where.problem(*row(detail["input"], detail.get("ctx", {})))
 
 
-def _wrong_type(what: str) -> Callable[[Any, dict[str, Any]], _Words]:
-    def words(value: Any, _context: dict[str, Any]) -> _Words:
-        return f"must be {what}, not {shown(value)}", ""
-
-    return words
-
-
-def _not_text(value: Any, _context: dict[str, Any]) -> _Words:
-    quotable = isinstance(value, (bool, int, float))
-    return f"must be text, not {shown(value)}", f"quote it: {_quoted(value)}" if quotable else ""
+def _purpose(info: FieldInfo | None) -> str:
+    """What a missing field is for."""
+    if info is None or not info.description:
+        return "add it"
+    return f"add it: {' '.join(info.description.split()).partition('. ')[0].rstrip('.')}"
 
 
-def _quoted(value: object) -> str:
-    return '"' + shown(value).strip("`") + '"'
+def _not_text(value: Any, info: FieldInfo | None) -> _Words:
+    message = f"must be text, not {shown(value)}"
+    if not isinstance(value, (bool, int, float)):
+        return message, ""
+    text = shown(value).strip("`")
+    constraints = constraints_of(info) if info else None
+    pattern = constraints.pattern if constraints else None
+    if isinstance(pattern, str) and not re.fullmatch(pattern, text):
+        return message, PATTERN_REMEDIES[pattern]
+    return message, f'quote it: "{text}"'
+
+
+def _wrong_type(what: str) -> _Row:
+    return lambda value, _: (f"must be {what}, not {shown(value)}", "")
+
+
+def _bound(word: str, key: str) -> _Row:
+    return lambda value, context: (f"must be {word} {context[key]}, not {shown(value)}", "")
+
+
+def _length(word: str, key: str, unit: str) -> _Row:
+    return lambda value, context: (
+        f"must have {word} {context[key]} {unit}, not {context.get('actual_length', len(value))}",
+        "",
+    )
 
 
 def _not_one_of(value: Any, context: dict[str, Any]) -> _Words:
@@ -71,23 +90,7 @@ def _not_matching(value: Any, context: dict[str, Any]) -> _Words:
     return f"is {shown(value)}, which has the wrong form", PATTERN_REMEDIES[context["pattern"]]
 
 
-def _bound(word: str, key: str) -> Callable[[Any, dict[str, Any]], _Words]:
-    def words(value: Any, context: dict[str, Any]) -> _Words:
-        return f"must be {word} {context[key]}, not {shown(value)}", ""
-
-    return words
-
-
-def _length(word: str, key: str, unit: str) -> Callable[[Any, dict[str, Any]], _Words]:
-    def words(value: Any, context: dict[str, Any]) -> _Words:
-        actual = context.get("actual_length", len(value))
-        return f"must have {word} {context[key]} {unit}, not {actual}", ""
-
-    return words
-
-
-_ROWS: Final[dict[str, Callable[[Any, dict[str, Any]], _Words]]] = {
-    "string_type": _not_text,
+_ROWS: Final[dict[str, _Row]] = {
     "int_type": _wrong_type("a whole number"),
     "int_from_float": _wrong_type("a whole number"),
     "bool_type": _wrong_type("true or false"),
@@ -105,47 +108,3 @@ _ROWS: Final[dict[str, Callable[[Any, dict[str, Any]], _Words]]] = {
     "too_long": _length("at most", "max_length", "entries"),
     "too_short": _length("at least", "min_length", "entries"),
 }
-
-
-def _model_at(model: type[BaseModel], path: list[str | int]) -> type[BaseModel] | None:
-    """The model of the value at a path; None where a value is no model."""
-    current: type[BaseModel] | None = model
-    for part in path:
-        if isinstance(part, int):
-            continue
-        if current is None:
-            return None
-        current = next(
-            (
-                _model_in(info.annotation)
-                for name, info in current.model_fields.items()
-                if _outside_name(name, info) == part
-            ),
-            None,
-        )
-    return current
-
-
-def _model_in(annotation: object) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(_model_in, get_args(annotation))), None)
-
-
-def _outside_name(name: str, info: Any) -> str:
-    return str(info.validation_alias or info.alias or name)
-
-
-def _fields(model: type[BaseModel] | None) -> list[str]:
-    if model is None:
-        return []
-    return [_outside_name(name, info) for name, info in model.model_fields.items()]
-
-
-def _described(model: type[BaseModel] | None, field: str) -> str:
-    """What a missing field is for."""
-    for name, info in (model.model_fields if model else {}).items():
-        if _outside_name(name, info) == field and info.description:
-            first = " ".join(info.description.split()).partition(". ")[0]
-            return f"add it: {first.rstrip('.')}"
-    return "add it"

@@ -30,6 +30,7 @@ from omnistage_common.pipeline.resources import (
 
 __all__ = [
     "Document",
+    "ResourceT",
     "Resources",
     "UnreadableFile",
     "load_file",
@@ -55,6 +56,7 @@ _SERVER_OWNED: Final = frozenset(
 """Metadata that a cluster adds; a file that was exported from one may hold it."""
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
+ResourceT_co = TypeVar("ResourceT_co", bound=Resource, covariant=True)
 ModelT = TypeVar("ModelT", bound=Model)
 
 
@@ -63,10 +65,10 @@ class UnreadableFile(InvalidPipeline):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Document(Generic[ResourceT]):
+class Document(Generic[ResourceT_co]):
     """A resource and where it was written."""
 
-    resource: ResourceT
+    resource: ResourceT_co
     source: Source
 
     @property

@@ -7,11 +7,13 @@ inverses.
 """
 
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from omnistage_common.errors import SetupError
 from omnistage_common.ids import (
     EngineName,
     ModelName,
@@ -37,6 +39,7 @@ __all__ = [
     "Timeouts",
     "decode_plan",
     "encode_plan",
+    "read_plan",
 ]
 
 
@@ -199,3 +202,23 @@ def decode_plan(data: bytes) -> PipelinePlan:
         msgspec.ValidationError: The document is not a plan.
     """
     return msgspec.json.decode(data, type=PipelinePlan)
+
+
+def read_plan(path: Path) -> PipelinePlan:
+    """The plan in a file.
+
+    Raises:
+        SetupError: The file cannot be read or holds no plan.
+    """
+    try:
+        return decode_plan(path.read_bytes())
+    except OSError as unreadable:
+        raise SetupError(
+            f"cannot read the plan {path}: {unreadable.strerror}", field="--plan"
+        ) from unreadable
+    except msgspec.DecodeError as malformed:
+        raise SetupError(
+            f"{path} is not a plan: {malformed}; write one with"
+            " `omnistage render FILE --format json`",
+            field="--plan",
+        ) from malformed

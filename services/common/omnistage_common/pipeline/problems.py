@@ -93,6 +93,8 @@ class Source:
     """The document as JSON values; list items with a `name` are called by it."""
     lines: Mapping[FieldPath, int] = field(default_factory=dict)
     """Line of each value, of its key where it has one."""
+    command_line: bool = False
+    """Whether it was written as `--set` arguments."""
 
     def line_of(self, path: FieldPath) -> int:
         """Line of a value, or of the nearest one around it that was written; 0 without lines."""
@@ -108,11 +110,13 @@ class Source:
         node = self.data
         for part in path:
             node = _child(node, part)
-            if isinstance(part, int):
-                text += f"[{_item_name(node, part)}]"
-            else:
+            if isinstance(part, str):
                 text += f".{part}" if text else part
-        return text
+            elif self.command_line:
+                text += f".{_item_name(node, part)}"
+            else:
+                text += f"[{_item_name(node, part)}]"
+        return f"--set {text}" if self.command_line else text
 
 
 def _child(node: object, part: str | int) -> object:

@@ -141,6 +141,11 @@ class LeaseTable:
         return self.release(list(self._leases))
 
     @property
+    def idle(self) -> bool:
+        """Whether no lease lives."""
+        return not self._owned
+
+    @property
     def next_deadline(self) -> float | None:
         """The earliest deadline of a lease that lives; None when there is none."""
         return min((x.deadline for x in self._leases.values() if _lives(x)), default=None)

@@ -3,19 +3,16 @@
 A producer publishes and owns; a consumer fetches and reads in place; whoever opened the request
 releases. A small tensor is its own reference. A large one is copied once, into a slab of fixed
 size, under a lease that ends with its release, its owner or its deadline. When the slab is full,
-publishers wait in the order they came: that is the back-pressure, and nothing grows.
+publishers wait; nothing grows.
 
-Everything here happens on one event loop. Long copies give way to it between pieces and long
-checksums run in a thread. Waits are futures and there is one timer, for the next deadline.
-It knows nothing of links, requests or engines: an owner is any hashable value.
+Everything here happens on one event loop: long copies give way to it between pieces, and long
+checksums run in a thread. It knows nothing of links, requests or engines: an owner is any hashable
+value.
 """
 
 import asyncio
-import math
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,17 +20,11 @@ from msgspec import Struct
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from omnistage_common.deadlines import Deadline
-from omnistage_common.errors import (
-    DeadlineExceeded,
-    Draining,
-    RequestCancelled,
-    SetupError,
-    TensorLost,
-)
+from omnistage_common.errors import TensorLost
 from omnistage_common.ids import HostId, Incarnation, LeaseId
 from omnistage_common.payloads import INLINE_LIMIT, SharedMemoryLocation, Tensor, TensorRef
-from omnistage_common.tensors.allocation import Allocator
-from omnistage_common.tensors.leases import Lease, LeaseOwner, LeaseState, LeaseTable
+from omnistage_common.tensors.leases import Lease, LeaseOwner
+from omnistage_common.tensors.room import Room, Wish, plane_closed
 from omnistage_common.tensors.segments import SHARED_MEMORY_FOLDER, STAMP_BYTES, SharedSlab
 from omnistage_common.tensors.shared_memory import SharedMemoryTransport
 
@@ -63,19 +54,6 @@ class PlaneStatistics(Struct, frozen=True, kw_only=True):
     """Segments of other processes kept mapped."""
 
 
-class _Wish(Struct, frozen=True, kw_only=True):
-    """A lease that a publisher wants."""
-
-    owner: LeaseOwner
-    length: int
-    deadline: Deadline
-
-    @property
-    def size(self) -> int:
-        """Bytes of the block."""
-        return STAMP_BYTES + self.length
-
-
 class TensorPlane:
     """Publishes and fetches tensors.
 
@@ -98,16 +76,12 @@ class TensorPlane:
         self._incarnation = incarnation
         self._host = host
         self._directory = directory
-        self._allocator = Allocator(slab_bytes)
-        self._leases = LeaseTable()
+        self._room = Room(capacity=slab_bytes, on_free=self._clear)
         self._slab: SharedSlab | None = None
-        self._waiters: dict[asyncio.Future[Lease], _Wish] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_deadline = math.inf
-        self._closed = False
         self._shared_memory = SharedMemoryTransport(host=host, directory=directory)
         self._transports: tuple[Transport, ...] = (self._shared_memory,)
         self._checksums: ThreadPoolExecutor | None = None
+        self._closed = False
 
     def publish_now(self, tensor: Tensor) -> Tensor:
         """The small tensor, owning its bytes; for callers that cannot wait.
@@ -125,7 +99,7 @@ class TensorPlane:
     async def publish(
         self, tensor: Tensor, *, owner: LeaseOwner, deadline: Deadline
     ) -> Tensor | TensorRef:
-        """What others need to get at a tensor; the caller's buffer is its own again.
+        """What others need to get at a tensor; then the caller's buffer is its own again.
 
         A small tensor comes back with bytes of its own. A large one is copied into the slab, which
         may take waiting for room, and is kept until `release`, `release_owner` or the deadline.
@@ -141,9 +115,11 @@ class TensorPlane:
         length = _length(tensor)
         if length <= INLINE_LIMIT:
             return _with_own_bytes(tensor)
-        lease = await self._lease(_Wish(owner=owner, length=length, deadline=deadline))
-        with self._filling(lease):
-            self._check_wanted(lease)
+        lease = await self._room.lease(
+            Wish(owner=owner, length=length, block=STAMP_BYTES + length, deadline=deadline)
+        )
+        with self._room.filling(lease):
+            self._room.check_wanted(lease)
             slab = self._slab = self._slab or self._new_slab()
             checksum = await self._fill(slab, lease, _flat(tensor.data))
         location = SharedMemoryLocation(
@@ -170,7 +146,7 @@ class TensorPlane:
         if isinstance(ref, Tensor):
             return ref
         if self._closed:
-            raise _closed()
+            raise plane_closed()
         if ref.length != ref.header.length:
             raise _lost(
                 ref, f"its header stands for {ref.header.length} bytes, the reference {ref.length}"
@@ -186,14 +162,11 @@ class TensorPlane:
 
     def release(self, leases: Iterable[LeaseId]) -> int:
         """Ends leases; how many of them had not ended before."""
-        return self._reclaim(self._leases.release(leases))
+        return self._room.release(leases)
 
     def release_owner(self, owner: LeaseOwner) -> int:
-        """Ends every lease of an owner, and its waits; how many leases there were."""
-        for waiter, wish in self._waiters.items():
-            if wish.owner == owner and not waiter.done():
-                waiter.set_exception(_unwanted())
-        return self._reclaim(self._leases.release_owner(owner))
+        """Ends every lease of an owner, and its waits for room; how many leases there were."""
+        return self._room.release_owner(owner)
 
     def forget(self, incarnation: Incarnation) -> None:
         """Lets go of what is kept mapped of another process; views of it stay valid."""
@@ -202,109 +175,38 @@ class TensorPlane:
 
     def statistics(self) -> PlaneStatistics:
         """What is held now."""
-        leases = self._leases.statistics()
+        room = self._room.statistics()
         return PlaneStatistics(
-            leases=leases.filling + leases.held,
-            used_bytes=self._allocator.statistics().used,
-            slab_bytes=self._allocator.capacity,
-            waiting=len(self._waiters),
+            leases=room.leases,
+            used_bytes=room.used_bytes,
+            slab_bytes=room.capacity,
+            waiting=room.waiting,
             mapped_segments=self._shared_memory.mapped,
         )
 
     def close(self) -> None:
         """Ends every lease and wait, and removes the segment. Idempotent."""
         self._closed = True
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(_closed())
-        self._reclaim(self._leases.release_all())
+        self._room.close()
         for transport in self._transports:
             transport.close()
         if self._slab is not None:
             self._slab.close()
             self._slab = None
         if self._checksums is not None:
-            self._checksums.shutdown(wait=True, cancel_futures=True)
+            self._checksums.shutdown(wait=True)
             self._checksums = None
-
-    async def _lease(self, wish: _Wish) -> Lease:
-        if self._closed:
-            raise _closed()
-        if not self._allocator.fits(wish.size):
-            raise SetupError(
-                f"a tensor of {wish.length} bytes does not fit into the tensor slab of"
-                f" {self._allocator.capacity}: raise `limits.slabBytes` of the stage"
-            )
-        if wish.deadline.passed:
-            raise self._late(wish.length)
-        lease = None if self._waiters else self._granted(wish)
-        return lease or await self._wait(wish)
-
-    async def _wait(self, wish: _Wish) -> Lease:
-        waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        self._waiters[waiter] = wish
-        try:
-            async with asyncio.timeout(wish.deadline.remaining()):
-                return await waiter
-        except TimeoutError:
-            self._withdraw(waiter)
-            raise self._late(wish.length) from None
-        except asyncio.CancelledError:
-            self._withdraw(waiter)
-            raise
-
-    def _withdraw(self, waiter: asyncio.Future[Lease]) -> None:
-        """Takes back a wait, and the lease it may have been given in the same turn."""
-        self._waiters.pop(waiter, None)
-        if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-            self._abandon(waiter.result())
-        self._admit()
-
-    def _granted(self, wish: _Wish) -> Lease | None:
-        block = self._allocator.allocate(wish.size)
-        if block is None:
-            return None
-        lease = self._leases.grant(
-            owner=wish.owner,
-            offset=block,
-            length=wish.length,
-            deadline=wish.deadline.monotonic,
-        )
-        self._arm(lease.deadline)
-        return lease
-
-    def _admit(self) -> None:
-        """Gives leases to those who wait, in their order, as far as the room goes."""
-        while self._waiters:
-            waiter, wish = next(iter(self._waiters.items()))
-            if not waiter.done():
-                lease = self._granted(wish)
-                if lease is None:
-                    return
-                waiter.set_result(lease)
-            del self._waiters[waiter]
 
     def _new_slab(self) -> SharedSlab:
         return SharedSlab(
             directory=self._directory,
             incarnation=self._incarnation,
-            slab_bytes=self._allocator.capacity,
+            slab_bytes=self._room.capacity,
         )
 
-    @contextmanager
-    def _filling(self, lease: Lease) -> Iterator[None]:
-        """Seals a lease when it is filled, and ends it when that fails or is cancelled."""
-        try:
-            yield
-        except BaseException:
-            self._abandon(lease)
-            raise
-        self._leases.seal(lease.id)
-
-    def _abandon(self, lease: Lease) -> None:
-        self._leases.release([lease.id])
-        self._reclaim([self._leases.seal(lease.id)])
+    def _clear(self, block: int) -> None:
+        if self._slab is not None:
+            self._slab.clear(block)
 
     async def _fill(self, slab: SharedSlab, lease: Lease, data: memoryview) -> int:
         """Copies a tensor into its block, piece by piece; its checksum."""
@@ -312,27 +214,17 @@ class TensorPlane:
         for at in range(0, lease.length, _PIECE_BYTES):
             if at:
                 await asyncio.sleep(0)
-                self._check_wanted(lease)
+                self._room.check_wanted(lease)
             piece = data[at : at + _PIECE_BYTES]
-            checksum.update(piece)
             slab.write(lease.offset, at, piece)
+            checksum.update(piece)
         digest = checksum.intdigest()
         slab.stamp(lease.offset, lease=lease.id, length=lease.length, checksum=digest)
         return digest
 
-    def _check_wanted(self, lease: Lease) -> None:
-        now = self._leases.get(lease.id)
-        if now is not None and now.state is LeaseState.FILLING:
-            return
-        if self._closed:
-            raise _closed()
-        if lease.deadline <= time.monotonic():
-            raise self._late(lease.length)
-        raise _unwanted()
-
     def _own(self, ref: TensorRef) -> memoryview:
-        lease = self._leases.get(ref.lease)
-        if lease is None or lease.state is not LeaseState.HELD or self._slab is None:
+        lease = self._room.held(ref.lease)
+        if lease is None or self._slab is None:
             raise _lost(ref, "its lease ended")
         if lease.length != ref.length:
             raise _lost(ref, f"it has {lease.length} bytes, the reference says {ref.length}")
@@ -352,46 +244,6 @@ class TensorPlane:
                 f"its bytes changed: their checksum is {found:016x}, the reference says"
                 f" {ref.checksum:016x}",
             )
-
-    def _reclaim(self, leases: list[Lease]) -> int:
-        """Gives back the memory of those leases that have ended; how many leases were named."""
-        for lease in leases:
-            if lease.state is LeaseState.ENDED:
-                if self._slab is not None:
-                    self._slab.clear(lease.offset)
-                self._allocator.free(lease.offset)
-        self._admit()
-        if self._timer is not None and self._leases.next_deadline is None:
-            self._disarm()
-        return len(leases)
-
-    def _arm(self, deadline: float) -> None:
-        """Makes sure that the timer fires no later than this."""
-        if deadline >= self._timer_deadline:
-            return
-        self._disarm()
-        self._timer_deadline = deadline
-        delay = max(0.0, deadline - time.monotonic())
-        self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._timer_deadline = None, math.inf
-
-    def _on_timer(self) -> None:
-        self._disarm()
-        self._reclaim(self._leases.expire(time.monotonic()))
-        following = self._leases.next_deadline
-        if following is not None:
-            self._arm(following)
-
-    def _late(self, length: int) -> DeadlineExceeded:
-        return DeadlineExceeded(
-            f"no room for a tensor of {length} bytes in the tensor slab of"
-            f" {self._allocator.capacity} before the request's deadline: its consumers still hold"
-            f" {self._allocator.statistics().used}; raise `limits.slabBytes` of the stage"
-        )
 
 
 def _length(tensor: Tensor) -> int:
@@ -414,14 +266,6 @@ def _with_own_bytes(tensor: Tensor) -> Tensor:
 def _flat(data: bytes | memoryview) -> memoryview:
     view = memoryview(data)
     return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
-
-
-def _closed() -> Draining:
-    return Draining("the tensor plane of this process is closed")
-
-
-def _unwanted() -> RequestCancelled:
-    return RequestCancelled("the owner of the tensor was released while it was published")
 
 
 def _lost(ref: TensorRef, why: str) -> TensorLost:

@@ -17,7 +17,7 @@ from omnistage_gateway.media.audio import AudioFormat, AudioInputFormat, Encoded
 
 __all__ = ["compress", "decode", "float_to_pcm16"]
 
-Samples = np.ndarray[Any, Any]
+_Samples = np.ndarray[Any, Any]
 
 _BLOCK_FRAMES: Final = 65_536
 _MAX_CHANNELS: Final = 8
@@ -83,7 +83,7 @@ def float_to_pcm16(data: bytes | memoryview) -> bytes:
     samples = np.frombuffer(data, dtype="<f4")
     if not np.isfinite(samples).all():
         raise EngineFailed("the stage made audio samples that are not finite numbers")
-    scaled: Samples = np.rint(np.clip(samples, -1.0, 1.0) * 32_767)
+    scaled: _Samples = np.rint(np.clip(samples, -1.0, 1.0) * 32_767)
     return scaled.astype("<i2").tobytes()
 
 
@@ -112,7 +112,7 @@ def compress(samples: bytes, rate_hz: int, audio_format: AudioFormat) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """libsndfile's own words, without the address of the buffer that soundfile puts before them."""
+    """What libsndfile says, without the address of the buffer that soundfile puts before it."""
     return truncated(str(getattr(error, "error_string", error)))
 
 
@@ -163,7 +163,7 @@ def _mono(file: Any, encoded: EncodedAudio, max_seconds: float) -> bytearray:
     return samples
 
 
-def _resampled(samples: Samples, rate_hz: int, target_hz: int) -> Samples:
+def _resampled(samples: _Samples, rate_hz: int, target_hz: int) -> _Samples:
     """Band-limited, by the spectrum of the whole signal."""
     margin = int(_SILENCE * rate_hz)
     padded = np.pad(samples.astype(np.float64), margin)

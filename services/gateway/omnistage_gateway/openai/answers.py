@@ -14,10 +14,14 @@ from omnistage_common.links.frames import FinishReason
 
 __all__ = [
     "Answer",
+    "AnswerAudio",
+    "AnswerChoice",
+    "AnswerMessage",
     "AnswerUsage",
     "ChatCompletionAnswer",
     "RequestReport",
     "StageReport",
+    "TokenDetails",
     "audio_id",
     "chat_completion",
     "completion_id",

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from omnistage_common.errors import OmnistageError, status_of
 
-__all__ = ["ErrorResponse", "error_body", "error_response"]
+__all__ = ["ErrorBody", "ErrorDetail", "ErrorResponse", "error_body", "error_response"]
 
 
 class ErrorResponse(Struct, frozen=True, kw_only=True):

@@ -69,6 +69,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "frequency_penalty": "a number from -2 to 2",
     "max_completion_tokens": "a whole number of at least 1",
     "max_tokens": "a whole number of at least 1",
+    "metadata": "an object with strings as values",
     "messages": "a list of at least one message",
     "messages[]": "an object with `role` and `content`",
     "messages[].content": "a string or a list of content parts",
@@ -90,10 +91,20 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "top_p": "a number above 0, up to 1",
 }
 
+_WORDS: Final[Mapping[str, str]] = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "object": "an object",
+    "str": "a string",
+}
+"""What msgspec's names of types are in prose."""
+
 _MISSING: Final = re.compile(r"Object missing required field `(.+?)`")
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.+?)`")
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _PATH: Final = re.compile(r" - at `\$(.*)`\Z", re.DOTALL)
-_WANTED: Final = re.compile(r"Expected (`[^`]+`)")
+_WANTED: Final = re.compile(r"Expected `([^`]+)`")
 _STEP: Final = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
 
 
@@ -145,7 +156,7 @@ def _same(value: Any, off: Any) -> bool:
 def _refusal(error: msgspec.ValidationError, document: Any) -> InvalidRequest:
     text = str(error)
     at = _PATH.search(text)
-    path = at.group(1).removeprefix(".") if at else ""
+    path = at.group(1).removeprefix(".").removesuffix("[...]") if at else ""
     summary = text[: at.start()] if at else text
     if missing := _MISSING.fullmatch(summary):
         return _missing(_joined(path, missing.group(1)))
@@ -191,7 +202,8 @@ def _unexpected(path: str, summary: str, document: Any) -> InvalidRequest:
     expected = _EXPECTED.get(pattern)
     if expected is None:
         wanted = _WANTED.match(summary)
-        expected = wanted.group(1).replace("`", "") if wanted else "another value"
+        words = wanted.group(1).split(" | ") if wanted else ["another value"]
+        expected = " or ".join(_WORDS.get(word, word) for word in words)
     return InvalidRequest(
         f"`{path or 'body'}`: expected {expected}, got {_shown(value)}", field=path or "body"
     )

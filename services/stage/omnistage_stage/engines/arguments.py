@@ -1,4 +1,4 @@
-"""`engineArgs`, parsed strictly into a struct of the engine's own.
+"""What an engine is told, checked: its `engineArgs` and the outputs it shall produce.
 
 What a user writes there reaches a foreign runtime, where a misspelt key is silently lost and a
 wrong type fails minutes later. So every key is known, every value typed and in range, and every
@@ -12,8 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from omnistage_common.errors import SetupError
+from omnistage_common.ids import OutputName
+from omnistage_common.payloads import PayloadKind
+from omnistage_stage.engines.protocol import EngineSpec
 
-__all__ = ["parse_arguments"]
+__all__ = ["parse_arguments", "sole_output"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -46,6 +49,22 @@ def parse_arguments(arguments: Mapping[str, Any], into: type[T]) -> T:
             field=f"engineArgs.{next(iter(problems))}",
         )
     return into(**values)
+
+
+def sole_output(spec: EngineSpec, kind: PayloadKind) -> OutputName:
+    """The name of the one output of an engine that makes one thing.
+
+    Raises:
+        SetupError: The template expects several outputs, none, or another kind.
+    """
+    if list(spec.produces.values()) != [kind]:
+        expected = ", ".join(f"{name} ({other.value})" for name, other in spec.produces.items())
+        raise SetupError(
+            f"stage {spec.stage} produces {expected or 'nothing'} by its template; "
+            f"its engine makes exactly one output of kind {kind.value}",
+            field="produces",
+        )
+    return next(iter(spec.produces))
 
 
 def _suggestion(key: str, fields: Mapping[str, Any]) -> str:

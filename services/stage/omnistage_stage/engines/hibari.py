@@ -5,6 +5,7 @@ listener hears the first while the rest is computed. The pieces put together are
 package makes of the whole text with the same seed.
 """
 
+from functools import partial
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from omnistage_common.payloads import (
     Tensor,
     TensorHeader,
 )
-from omnistage_stage.engines.arguments import parse_arguments
+from omnistage_stage.engines.arguments import parse_arguments, sole_output
 from omnistage_stage.engines.protocol import EngineRequest, EngineResult, EngineSpec, Outputs
 from omnistage_stage.engines.workers import Work, WorkerThreads
 from omnistage_stage.weights import silent, weights_of
@@ -58,7 +59,7 @@ class HibariEngine:
     def __init__(self, spec: EngineSpec) -> None:
         self._arguments = parse_arguments(spec.args, HibariArguments)
         self._source = spec.model or _SOURCE
-        (self._output,) = spec.produces
+        self._output = sole_output(spec, PayloadKind.WAVEFORM)
         self._workers = WorkerThreads(name="hibari", size=self._arguments.threads)
         self._speaker: Any = None
 
@@ -90,9 +91,7 @@ class HibariEngine:
         noise = np.random.default_rng(seed % 2**64)
         spoke = False
         for sentence in self._speaker.split_sentences(text):
-            samples = await self._workers.compute(
-                lambda work, sentence=sentence: self._speak(sentence, speed, noise, work)
-            )
+            samples = await self._workers.compute(partial(self._speak, sentence, speed, noise))
             if len(samples):
                 spoke = True
                 await outputs.put(self._output, _waveform(samples, self._speaker.sample_rate))
@@ -155,7 +154,7 @@ class HibariEngine:
         speaker = self._speaker
         pieces = [np.zeros(0, np.float32)]
         for phonemes in speaker.phonemize(sentence):
-            if not work.wanted:
+            if not work.wanted():
                 break
             pieces.append(speaker.from_ids(speaker.ids(phonemes), speed, noise))
         return (np.clip(np.concatenate(pieces), -1.0, 1.0) * _FULL_SCALE).astype("<i2")
@@ -178,9 +177,5 @@ def _the_text(request: EngineRequest) -> str:
 
 
 def _waveform(samples: np.ndarray[Any, np.dtype[np.int16]], rate_hz: int) -> Payload:
-    header = TensorHeader(
-        element_type=ElementType.INT16, shape=(len(samples),), rate_hz=rate_hz
-    )
-    return Payload(
-        kind=PayloadKind.WAVEFORM, content=Tensor(header=header, data=samples.tobytes())
-    )
+    header = TensorHeader(element_type=ElementType.INT16, shape=(len(samples),), rate_hz=rate_hz)
+    return Payload(kind=PayloadKind.WAVEFORM, content=Tensor(header=header, data=samples.tobytes()))

@@ -7,6 +7,7 @@ adapts to what it hears, so its state is put back before every recording: the sa
 same text, whoever spoke before.
 """
 
+from functools import partial
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from msgspec import Meta, Struct
 
 from omnistage_common.errors import EngineFailed, InvalidRequest, MissingDependency
 from omnistage_common.payloads import ElementType, Payload, PayloadKind, Tensor
-from omnistage_stage.engines.arguments import parse_arguments
+from omnistage_stage.engines.arguments import parse_arguments, sole_output
 from omnistage_stage.engines.protocol import EngineRequest, EngineResult, EngineSpec, Outputs
 from omnistage_stage.engines.workers import Work, WorkerThreads
 from omnistage_stage.weights import silent, weights_of
@@ -53,7 +54,7 @@ class PocketsphinxEngine:
     def __init__(self, spec: EngineSpec) -> None:
         self._arguments = parse_arguments(spec.args, PocketsphinxArguments)
         self._source = spec.model or _SOURCE
-        (self._output,) = spec.produces
+        self._output = sole_output(spec, PayloadKind.TEXT)
         self._workers = WorkerThreads(name="pocketsphinx", size=self._arguments.threads)
         self._recognisers: list[_Recogniser] = []
 
@@ -68,9 +69,8 @@ class PocketsphinxEngine:
 
     async def probe(self) -> None:
         """Decodes half a second of silence for real."""
-        await self._workers.compute(
-            lambda work: self._recognise(np.zeros(_RATE_HZ // 2, np.float32), _RATE_HZ, work)
-        )
+        silence = np.zeros(_RATE_HZ // 2, np.float32)
+        await self._workers.compute(partial(self._recognise, silence, _RATE_HZ))
 
     async def run(self, request: EngineRequest, outputs: Outputs) -> EngineResult:
         """Writes down one request's recordings, in order.
@@ -90,9 +90,7 @@ class PocketsphinxEngine:
         for index, tensor in enumerate(tensors):
             samples = self._checked(tensor, index)
             text = await self._workers.compute(
-                lambda work, samples=samples, rate_hz=tensor.header.rate_hz: self._recognise(
-                    samples, rate_hz, work
-                )
+                partial(self._recognise, samples, tensor.header.rate_hz)
             )
             if not text:
                 raise InvalidRequest(
@@ -100,7 +98,7 @@ class PocketsphinxEngine:
                     "Send a recording in which someone speaks English, near the microphone",
                     field="messages",
                 )
-            outputs.emit(self._output, Payload(kind=PayloadKind.TEXT, content=text))
+            outputs.emit(self._output, Payload(kind=PayloadKind.TEXT, content=text), index=index)
         return EngineResult()
 
     async def close(self) -> None:
@@ -154,7 +152,7 @@ class _Recogniser:
             ) from error
         self._resample = soxr.resample
         self._decoder = Decoder(samprate=_RATE_HZ, loglevel="FATAL")
-        self._initial_means = self._decoder.get_cmn(False)
+        self._initial_means = self._decoder.get_cmn(update=False)
         self._voices = Vad(Vad.LOOSE, _RATE_HZ, _VOICE_FRAME_S)
 
     def recognise(self, samples: Samples, rate_hz: int, work: Work) -> str:
@@ -176,15 +174,16 @@ class _Recogniser:
     def _has_voice(self, pcm: np.ndarray[Any, np.dtype[np.int16]]) -> bool:
         size = int(_VOICE_FRAME_S * _RATE_HZ)
         frames = (pcm[at : at + size].tobytes() for at in range(0, len(pcm) - size + 1, size))
-        return sum(self._voices.is_speech(frame) for frame in frames) >= _LEAST_VOICED_FRAMES
+        voiced = [frame for frame in frames if self._voices.is_speech(frame)]
+        return len(voiced) >= _LEAST_VOICED_FRAMES
 
     def _decode(self, pcm: np.ndarray[Any, np.dtype[np.int16]], work: Work) -> str:
-        if not work.wanted:
+        if not work.wanted():
             return ""
         decoder = self._decoder
         decoder.start_utt()
         for at in range(0, len(pcm), _STEP):
-            if not work.wanted:
+            if not work.wanted():
                 break
             decoder.process_raw(pcm[at : at + _STEP].tobytes())
         decoder.end_utt()

@@ -20,7 +20,7 @@ from msgspec import Struct
 from omnistage_common.deadlines import Deadline
 from omnistage_common.ids import OutputName, RequestId, StageName
 from omnistage_common.links.frames import FinishReason
-from omnistage_common.payloads import Parameters, Payload, Tensor
+from omnistage_common.payloads import Parameters, Payload, PayloadKind, Tensor
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -46,8 +46,8 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     """`engineArgs` of the stage. An engine refuses keys it does not know."""
     max_running: int
     """How many `run` calls there will be at once."""
-    produces: tuple[OutputName, ...]
-    """Names of the outputs the template expects from this stage."""
+    produces: Mapping[OutputName, PayloadKind]
+    """Outputs that the template expects from this stage, and what each is."""
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
@@ -80,20 +80,25 @@ class EngineResult(Struct, frozen=True, kw_only=True):
 class Outputs(Protocol):
     """Where `run` puts what it makes. To be called on the event loop only."""
 
-    def emit(self, name: OutputName, payload: Payload) -> None:
+    def emit(self, name: OutputName, payload: Payload, *, index: int = 0) -> None:
         """Hands over a small output, or the next piece of one, without waiting.
 
         Pieces of text are deltas. For step loops that serve many requests at once.
+
+        Args:
+            name: Which output.
+            payload: The output or its next piece.
+            index: Which item it is a piece of, where a request makes several under one name.
 
         Raises:
             ValueError: A tensor over `INLINE_LIMIT`; such a one needs `put`.
         """
 
-    async def put(self, name: OutputName, payload: Payload) -> None:
+    async def put(self, name: OutputName, payload: Payload, *, index: int = 0) -> None:
         """Hands over an output of any size, or the next piece of one.
 
         Waits for room in the tensor slab and until the consumer keeps up. The payload's buffer is
-        the engine's again when this returns.
+        the engine's again when this returns. `name` and `index` are as in `emit`.
 
         Raises:
             DeadlineExceeded: There was no room before the request's deadline.

@@ -44,8 +44,6 @@ class SimulatedOutput(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     when: When = When.END
     text: str | None = None
     """The piece of text; None for a tensor."""
-    kind: PayloadKind = PayloadKind.TEXT
-    """What consumers are told it is."""
     element_type: ElementType = ElementType.UINT8
     shape: tuple[int, ...] = ()
     rate_hz: int = 0
@@ -91,7 +89,7 @@ class SimulatedEngine:
                 field="engineArgs.outputs",
             )
         self._payloads = {
-            OutputName(name): _payload(output) for name, output in self._args.outputs.items()
+            name: _payload(self._args.outputs[name], kind) for name, kind in spec.produces.items()
         }
         self._at_step = self._emitted(When.STEP)
         self._at_end = self._emitted(When.END)
@@ -163,9 +161,9 @@ class SimulatedEngine:
             job.done.set_result(None)
 
 
-def _payload(output: SimulatedOutput) -> Payload:
+def _payload(output: SimulatedOutput, kind: PayloadKind) -> Payload:
     if output.text is not None:
-        return Payload(kind=PayloadKind.TEXT, content=output.text)
+        return Payload(kind=kind, content=output.text)
     header = TensorHeader(
         element_type=output.element_type, shape=output.shape, rate_hz=output.rate_hz
     )
@@ -175,7 +173,7 @@ def _payload(output: SimulatedOutput) -> Payload:
             " inline; emit it with when: end",
             field="engineArgs.outputs",
         )
-    return Payload(kind=output.kind, content=Tensor(header=header, data=bytes(header.length)))
+    return Payload(kind=kind, content=Tensor(header=header, data=bytes(header.length)))
 
 
 def _words(request: EngineRequest) -> int:

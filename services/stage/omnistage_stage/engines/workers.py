@@ -23,7 +23,6 @@ class Work:
     def __init__(self) -> None:
         self._unwanted = threading.Event()
 
-    @property
     def wanted(self) -> bool:
         """Whether somebody still waits for the result."""
         return not self._unwanted.is_set()

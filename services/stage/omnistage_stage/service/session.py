@@ -15,7 +15,7 @@ from omnistage_common.errors import OmnistageError
 from omnistage_common.ids import OutputName
 from omnistage_common.links.frames import Delivery, End, Error, FromReplica, Open, Usage
 from omnistage_common.links.protocol import Acceptor
-from omnistage_common.payloads import INLINE_LIMIT, Output, Payload, Tensor, TensorRef
+from omnistage_common.payloads import Output, Payload, Tensor, TensorRef
 from omnistage_common.tensors import LeaseOwner, TensorPlane
 from omnistage_stage.engines.protocol import EngineRequest, EngineResult
 
@@ -69,17 +69,15 @@ class Session:
             deadline=self.frame.deadline,
         )
 
-    def emit(self, name: OutputName, payload: Payload) -> None:
+    def emit(self, name: OutputName, payload: Payload, *, index: int = 0) -> None:
         """See `Outputs.emit`."""
         content = payload.content
         if isinstance(content, Tensor):
-            if content.header.length > INLINE_LIMIT:
-                raise ValueError(f"a tensor of {content.header.length} bytes needs put, not emit")
-            inline = Tensor(header=content.header, data=bytes(content.data))
-            payload = Payload(kind=payload.kind, content=inline)
-        self._append(Output(name=name, payload=payload))
+            content = self._plane.publish_now(content)
+            payload = Payload(kind=payload.kind, content=content)
+        self._append(Output(name=name, payload=payload, index=index))
 
-    async def put(self, name: OutputName, payload: Payload) -> None:
+    async def put(self, name: OutputName, payload: Payload, *, index: int = 0) -> None:
         """See `Outputs.put`."""
         await self._kept_up.wait()
         content = payload.content
@@ -88,7 +86,7 @@ class Session:
                 content, owner=self.owner, deadline=self.frame.deadline
             )
             payload = Payload(kind=payload.kind, content=published)
-        self._append(Output(name=name, payload=payload))
+        self._append(Output(name=name, payload=payload, index=index))
 
     def _append(self, output: Output) -> None:
         if not self._first_output_at:
@@ -152,13 +150,15 @@ def _joined(outputs: list[Output]) -> list[Output]:
     if len(outputs) == 1:
         return outputs
     joined: list[Output] = []
-    for (name, is_text), group in groupby(
-        outputs, key=lambda output: (output.name, isinstance(output.payload.content, str))
-    ):
+    for (name, index, is_text), group in groupby(outputs, key=_text_of):
         pieces = list(group)
         if is_text and len(pieces) > 1:
-            text = "".join(str(piece.payload.content) for piece in pieces)
+            text = "".join([str(piece.payload.content) for piece in pieces])
             payload = Payload(kind=pieces[0].payload.kind, content=text)
-            pieces = [Output(name=name, payload=payload)]
+            pieces = [Output(name=name, payload=payload, index=index)]
         joined += pieces
     return joined
+
+
+def _text_of(output: Output) -> tuple[OutputName, int, bool]:
+    return output.name, output.index, isinstance(output.payload.content, str)

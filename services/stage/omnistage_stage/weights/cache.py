@@ -143,6 +143,8 @@ class WeightsCache:
 def _write_manifest(folder: Path, key: str) -> None:
     """Records every file, and sees to it that files and record are on disk before it returns."""
     names = sorted(_files(folder))
+    for name in names:
+        (folder / name).chmod(0o644)
     manifest = _Manifest(key=key, files={name: _record(folder / name) for name in names})
     target = folder / MANIFEST_NAME
     target.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))

@@ -6,6 +6,8 @@ written as safetensors, together with the tokenizer and the chat template that t
 
 import importlib
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from omnistage_common.errors import InvalidWeights, MissingDependency, truncated
@@ -25,22 +27,25 @@ def convert_gguf(model: Path, target: Path, progress: Progress) -> None:
     """
     for name in _NEEDS:
         _require(name)
-    import torch  # noqa: PLC0415
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  # noqa: PLC0415
-
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            progress(f"reading the tokenizer of {model.name}")
-            tokenizer = AutoTokenizer.from_pretrained(model.parent, gguf_file=model.name)
-            progress(f"dequantising {model.name}")
-            source = AutoModelForCausalLM.from_pretrained(
-                model.parent, gguf_file=model.name, dtype=torch.bfloat16
-            )
+        with _quiet_transformers():
+            _convert(model, target, progress)
     except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError) as error:
         raise InvalidWeights(
             f"{model} cannot be converted: {truncated(str(error))}", field="model"
         ) from error
+
+
+def _convert(model: Path, target: Path, progress: Progress) -> None:
+    import torch  # noqa: PLC0415
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  # noqa: PLC0415
+
+    progress(f"reading the tokenizer of {model.name}")
+    tokenizer = AutoTokenizer.from_pretrained(model.parent, gguf_file=model.name)
+    progress(f"dequantising {model.name}")
+    source = AutoModelForCausalLM.from_pretrained(
+        model.parent, gguf_file=model.name, dtype=torch.bfloat16
+    )
     config = source.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -51,6 +56,24 @@ def convert_gguf(model: Path, target: Path, progress: Progress) -> None:
     progress("writing the bfloat16 checkpoint")
     checkpoint.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Without bars and hints of their own; steps are told through `Progress`."""
+    from transformers.utils import logging  # noqa: PLC0415
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _require(name: str) -> None:

@@ -96,7 +96,7 @@ class StageRuntimeSpec(Model):
     """Container image; left out for the one that was installed for this engine."""
     resources: ComputeResources = ComputeResources()
     """What one pod asks of its node."""
-    node_selector: LabelMap = {}
+    node_selector: LabelMap = Field(default={})
     """Labels that a node must have."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     """Taints that the pods tolerate."""
@@ -106,5 +106,5 @@ class StageRuntimeSpec(Model):
     """Access to an RDMA network; left out for none."""
     env: EnvVars = ()
     """Environment variables; merged over the template's by name."""
-    engine_args: EngineArgs = {}
+    engine_args: EngineArgs = Field(default={})
     """Arguments of the engine on this kind of node; merged over the template's by key."""

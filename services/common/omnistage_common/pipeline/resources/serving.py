@@ -78,7 +78,7 @@ class StageSettings(Model):
     """How one replica spreads over devices."""
     model: ModelUri | None = None
     """Model source of this stage alone."""
-    engine_args: EngineArgs = {}
+    engine_args: EngineArgs = Field(default={})
     """Arguments of the engine, which checks them; merged over the runtime's by key."""
     env: EnvVars = ()
     """Environment variables; merged over the runtime's by name."""

@@ -63,7 +63,7 @@ class StageDefaults(Model):
     pipeline's `model.source`."""
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
     """Number of replicas."""
-    engine_args: EngineArgs = {}
+    engine_args: EngineArgs = Field(default={})
     """Arguments of the engine, which checks them; merged by key, later layers win."""
     env: EnvVars = ()
     """Environment variables; merged by name, later layers win."""

@@ -46,9 +46,11 @@ _ENV_NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _DURATION: Final = r"^([0-9]{1,5}(h|m|s|ms)){1,4}$"
 _BYTES: Final = r"^[0-9]{1,15}(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 _CPU: Final = r"^[0-9]{1,6}(\.[0-9]{1,3}|m)?$"
-_EXTENDED_RESOURCE: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+_EXTENDED_RESOURCE: Final = (
+    r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+)
 _IMAGE: Final = r"^[a-z0-9][A-Za-z0-9._:/@-]*$"
-_SECRET_KEY: Final = r"^[A-Za-z0-9._-]+$"
+_DATA_KEY: Final = r"^[A-Za-z0-9._-]+$"
 
 PATTERN_REMEDIES: Final = {
     _DNS_LABEL: "use lower-case letters, digits and `-`; start and end with a letter or digit",
@@ -64,7 +66,7 @@ PATTERN_REMEDIES: Final = {
     _CPU: "write cores, e.g. `2`, `0.5` or `500m`",
     _EXTENDED_RESOURCE: "write a device plugin's resource, e.g. `nvidia.com/gpu`",
     _IMAGE: "write an image reference, e.g. `registry.example/omnistage-stage:0.1.0`",
-    _SECRET_KEY: "use letters, digits and `. _ -`",
+    _DATA_KEY: "use letters, digits and `. _ -`",
 }
 """Pattern -> what to write instead."""
 
@@ -120,7 +122,7 @@ class SecretKey(Model):
 
     name: Name
     """Name of the Secret, in the pipeline's namespace."""
-    key: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=_SECRET_KEY)]
+    key: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=_DATA_KEY)]
     """Key within the Secret."""
 
 

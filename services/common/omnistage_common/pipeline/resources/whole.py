@@ -34,11 +34,11 @@ class ClusterMetadata(Model):
 
     name: Name
     """Name, unique within its kind."""
-    labels: LabelMap = {}
+    labels: LabelMap = Field(default={})
     """Labels, to select by."""
     annotations: Annotated[
         dict[str, Annotated[str, StringConstraints(max_length=65_536)]], Field(max_length=64)
-    ] = {}
+    ] = Field(default={})
     """Notes for people and tools; nothing here changes what runs."""
 
 

@@ -1,0 +1,1 @@
+"""The stage service on the wire; generated modules appear beside the protos."""

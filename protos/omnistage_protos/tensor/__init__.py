@@ -1,0 +1,1 @@
+"""The tensor service on the wire; generated modules appear beside the protos."""

@@ -1,0 +1,1 @@
+"""Which pipeline serves a model, and which of its stages a request visits. Pure."""

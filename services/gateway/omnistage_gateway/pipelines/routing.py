@@ -1,0 +1,176 @@
+"""Which stages a request visits.
+
+A pure function of the plan, of what the request brings and of what the client wants back.
+
+A stage runs when something that was asked for depends on it and when what it needs is there. So a
+request without audio skips the recogniser, and one that wants text alone skips the speaker. Routes
+depend on few values, so they are worked out once per combination.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from omnistage_common.errors import UnsupportedModality
+from omnistage_common.ids import OutputName, StageName
+from omnistage_common.links.frames import Delivery
+from omnistage_common.pipeline.plan import (
+    EdgePlan,
+    Modality,
+    OutputPlan,
+    PipelinePlan,
+    StagePlan,
+)
+
+__all__ = ["Route", "RouteStage", "Routes", "find_route"]
+
+
+class RouteStage(Struct, frozen=True, kw_only=True):
+    """One stop of a route."""
+
+    name: StageName
+    request_inputs: tuple[OutputName, ...]
+    """What it takes from the request."""
+    edges_in: tuple[EdgePlan, ...]
+    """What it takes from other stops."""
+    edges_out: tuple[EdgePlan, ...]
+    outputs: tuple[OutputPlan, ...]
+    """What the client gets of it."""
+
+    def delivery(self, *, stream: bool) -> Delivery:
+        """When its outputs are wanted."""
+        return Delivery.DELTAS if stream and self.outputs else Delivery.FINAL
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """The stops of a request; producers stand before their consumers."""
+
+    stages: tuple[RouteStage, ...]
+
+
+def find_route(
+    plan: PipelinePlan, brings: frozenset[OutputName], wants: frozenset[Modality]
+) -> Route:
+    """The route of a request.
+
+    Args:
+        plan: The pipeline.
+        brings: Names of the inputs that the request has, e.g. `conversation`, `audio`.
+        wants: What the client wants back.
+
+    Raises:
+        UnsupportedModality: The pipeline cannot take or make one of them.
+    """
+    wanted = tuple(_wanted_outputs(plan, wants))
+    runnable = _runnable(plan, brings)
+    for output in wanted:
+        if output.stage not in runnable:
+            raise UnsupportedModality(
+                f"{plan.name} cannot make {_named(output)} from"
+                f" {' and '.join(sorted(brings)) or 'nothing'}",
+                field="messages",
+            )
+    needed = _needed(plan, {output.stage for output in wanted}, runnable)
+    _refuse_unused(plan, brings, needed)
+    return Route(
+        stages=tuple(
+            _stop(plan, stage, brings, needed, wants)
+            for stage in plan.stages
+            if stage.name in needed
+        )
+    )
+
+
+def _wanted_outputs(plan: PipelinePlan, wants: Iterable[Modality]) -> Iterable[OutputPlan]:
+    for modality in sorted(wants, key=lambda wanted: wanted.value):
+        made = [output for output in plan.outputs if output.modality is modality]
+        if not made:
+            can = sorted(
+                output.modality.value for output in plan.outputs if output.modality is not None
+            )
+            raise UnsupportedModality(
+                f"{plan.name} does not make {modality.value}; it makes: {', '.join(can)}",
+                field="modalities",
+            )
+        yield from made
+
+
+def _runnable(plan: PipelinePlan, brings: frozenset[OutputName]) -> set[StageName]:
+    """Stages whose needs can be met: every required input, and something at all."""
+    runnable: set[StageName] = set()
+    for stage in plan.stages:
+        edges = [edge for edge in plan.edges if edge.consumer == stage.name]
+        met = [item.name in brings for item in stage.consumes]
+        met += [edge.producer in runnable for edge in edges]
+        required = [item.name in brings or item.optional for item in stage.consumes]
+        required += [edge.producer in runnable or edge.optional for edge in edges]
+        if any(met) and all(required):
+            runnable.add(stage.name)
+    return runnable
+
+
+def _needed(plan: PipelinePlan, wanted: set[StageName], runnable: set[StageName]) -> set[StageName]:
+    needed = set(wanted)
+    for stage in reversed(plan.stages):
+        if stage.name in needed:
+            needed.update(
+                edge.producer
+                for edge in plan.edges
+                if edge.consumer == stage.name and edge.producer in runnable
+            )
+    return needed
+
+
+def _refuse_unused(
+    plan: PipelinePlan, brings: frozenset[OutputName], needed: set[StageName]
+) -> None:
+    used = {item.name for stage in plan.stages if stage.name in needed for item in stage.consumes}
+    unused = brings - used
+    if unused:
+        raise UnsupportedModality(
+            f"{plan.name} does not take {' and '.join(sorted(unused))} input", field="messages"
+        )
+
+
+def _stop(
+    plan: PipelinePlan,
+    stage: StagePlan,
+    brings: frozenset[OutputName],
+    needed: set[StageName],
+    wants: frozenset[Modality],
+) -> RouteStage:
+    return RouteStage(
+        name=stage.name,
+        request_inputs=tuple(item.name for item in stage.consumes if item.name in brings),
+        edges_in=tuple(
+            edge for edge in plan.edges if edge.consumer == stage.name and edge.producer in needed
+        ),
+        edges_out=tuple(
+            edge for edge in plan.edges if edge.producer == stage.name and edge.consumer in needed
+        ),
+        outputs=tuple(
+            output
+            for output in plan.outputs
+            if output.stage == stage.name and (output.modality is None or output.modality in wants)
+        ),
+    )
+
+
+def _named(output: OutputPlan) -> str:
+    return output.modality.value if output.modality is not None else output.output
+
+
+class Routes:
+    """Routes of one pipeline, each worked out once."""
+
+    def __init__(self, plan: PipelinePlan) -> None:
+        self._plan = plan
+        self._known: dict[tuple[frozenset[OutputName], frozenset[Modality]], Route] = {}
+
+    def find(self, brings: frozenset[OutputName], wants: frozenset[Modality]) -> Route:
+        """See `find_route`."""
+        key = (brings, wants)
+        route = self._known.get(key)
+        if route is None:
+            route = self._known[key] = find_route(self._plan, brings, wants)
+        return route

@@ -1,0 +1,201 @@
+"""The gateway's end of the link to one replica.
+
+One stream for all requests, opened once and reopened whenever it breaks. Its break is how a dead
+replica is noticed: every request on it fails with `StageUnavailable` in the same event-loop turn.
+Frames written within a turn leave as one message. A request's frames go to its listener in the order
+they came; nothing here waits for a listener.
+"""
+
+import asyncio
+from typing import Final, Protocol
+
+import grpc.aio
+import structlog
+
+from omnistage_common.channels import CHANNEL_OPTIONS
+from omnistage_common.deadlines import Deadline
+from omnistage_common.errors import OmnistageError, ProtocolViolation, StageUnavailable
+from omnistage_common.ids import HostId, Incarnation, ReplicaId, RequestId, RequestNumber, StageName
+from omnistage_common.links import wire
+from omnistage_common.links.frames import (
+    Data,
+    Delivery,
+    End,
+    Error,
+    FromOpener,
+    FromReplica,
+    Open,
+    Phase,
+    Status,
+)
+from omnistage_common.links.protocol import Opener
+from omnistage_common.payloads import Output, Parameters
+from omnistage_protos.stage.v1 import stage_pb2, stage_pb2_grpc
+
+__all__ = ["CREDIT", "Endpoint", "Listener", "ReplicaLink"]
+
+_log = structlog.get_logger()
+
+CREDIT: Final = 32
+"""Data frames of one request that may be under way; a slow client stops the stage there."""
+FRAMES_PER_MESSAGE: Final = 128
+FIRST_RETRY: Final = 0.05
+LAST_RETRY: Final = 1.0
+"""Seconds between attempts to reopen a link that the replica ends again and again."""
+
+
+class Endpoint(Protocol):
+    """Where a replica is."""
+
+    @property
+    def stage(self) -> StageName:
+        """The stage that it is a replica of."""
+
+    @property
+    def replica(self) -> ReplicaId:
+        """Its id."""
+
+    @property
+    def address(self) -> str:
+        """`HOST:PORT`."""
+
+
+class Listener(Protocol):
+    """Whoever opened a request."""
+
+    def received(self, frame: Data | End | Error) -> None:
+        """A frame of the request came, or its link broke, which comes as an Error."""
+
+
+class ReplicaLink:
+    """See the module."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.phase: Phase | None = None
+        """What the replica last said of itself; None while there is no link."""
+        self.host: HostId | None = None
+        self.incarnation: Incarnation | None = None
+        self._opener = Opener()
+        self._listeners: dict[RequestNumber, Listener] = {}
+        self._outgoing: list[FromOpener] = []
+        self._wake = asyncio.Event()
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that have not ended."""
+        return len(self._listeners)
+
+    async def run(self) -> None:
+        """Keeps the link open until cancelled."""
+        async with grpc.aio.insecure_channel(
+            self.endpoint.address, options=CHANNEL_OPTIONS
+        ) as channel:
+            stub = stage_pb2_grpc.StageServiceStub(channel)
+            retry = FIRST_RETRY
+            while True:
+                try:
+                    await self._converse(stub)
+                except (grpc.aio.AioRpcError, ProtocolViolation) as broken:
+                    _log.info("link broke", replica=self.endpoint.replica, error=_words(broken))
+                retry = FIRST_RETRY if self.phase else min(retry * 2, LAST_RETRY)
+                self._lost()
+                await asyncio.sleep(retry)
+
+    async def _converse(self, stub: "stage_pb2_grpc.StageServiceAsyncStub") -> None:
+        call = stub.Link(wait_for_ready=True)
+        writer = asyncio.create_task(self._write(call), name=f"{self.endpoint.replica} writer")
+        try:
+            while isinstance(message := await call.read(), stage_pb2.LinkResponse):
+                for frame in wire.decode_from_replica(message):
+                    self._receive(frame)
+        finally:
+            writer.cancel()
+            call.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write(
+        self, call: "grpc.aio.StreamStreamCall[stage_pb2.LinkRequest, stage_pb2.LinkResponse]"
+    ) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            frames, self._outgoing = self._outgoing, []
+            for start in range(0, len(frames), FRAMES_PER_MESSAGE):
+                message = wire.encode_from_opener(frames[start : start + FRAMES_PER_MESSAGE])
+                await call.write(message)
+
+    def _receive(self, frame: FromReplica) -> None:
+        if not self._opener.receive(frame):
+            return
+        if isinstance(frame, Status):
+            self._status(frame)
+        elif isinstance(frame, Data):
+            self._listeners[frame.request].received(frame)
+        else:
+            self._listeners.pop(frame.request).received(frame)
+
+    def _status(self, status: Status) -> None:
+        self.phase = status.phase
+        self.host = status.host
+        self.incarnation = status.incarnation
+        _log.info("replica", replica=self.endpoint.replica, phase=status.phase.value)
+
+    def _lost(self) -> None:
+        self.phase = None
+        self._opener.close()
+        self._outgoing.clear()
+        listeners, self._listeners = self._listeners, {}
+        for number, listener in listeners.items():
+            error = StageUnavailable(
+                f"replica {self.endpoint.replica} was lost while it worked on this request"
+            )
+            listener.received(Error(request=number, error=error))
+
+    def open(
+        self,
+        listener: Listener,
+        *,
+        request_id: RequestId,
+        deadline: Deadline,
+        delivery: Delivery,
+        inputs: tuple[Output, ...],
+        parameters: Parameters,
+    ) -> RequestNumber:
+        """Opens a request on the replica; its frames go to the listener until it ends."""
+        frame = Open(
+            request=self._opener.next_number(),
+            request_id=request_id,
+            deadline=deadline,
+            credit=CREDIT,
+            delivery=delivery,
+            inputs=inputs,
+            parameters=parameters,
+        )
+        self._opener.open(frame)
+        self._listeners[frame.request] = listener
+        self._send(frame)
+        return frame.request
+
+    def grant(self, number: RequestNumber, frames: int) -> None:
+        """That many Data frames of the request have been dealt with."""
+        frame = self._opener.credit(number, frames)
+        if frame is not None:
+            self._send(frame)
+
+    def close(self, number: RequestNumber, reason: str) -> None:
+        """Ends the request's life on the replica, however far it is; nothing answers."""
+        self._listeners.pop(number, None)
+        frame = self._opener.release(number) or self._opener.cancel(number, reason)
+        if frame is not None:
+            self._send(frame)
+
+    def _send(self, frame: FromOpener) -> None:
+        self._outgoing.append(frame)
+        self._wake.set()
+
+
+def _words(broken: OmnistageError | grpc.aio.AioRpcError) -> str:
+    if isinstance(broken, grpc.aio.AioRpcError):
+        return f"{broken.code().name}: {broken.details()}"
+    return broken.message

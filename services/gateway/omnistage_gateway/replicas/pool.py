@@ -1,0 +1,54 @@
+"""The replicas of one stage, and the choice among them: least outstanding work.
+
+Only a replica that said READY on an unbroken link is chosen. Ties go round, so that idle replicas
+share. With none, the error says why for each, since that is what an operator asks next.
+"""
+
+from collections.abc import Iterable
+
+from omnistage_common.errors import StageUnavailable
+from omnistage_common.ids import StageName
+from omnistage_common.links.frames import Phase
+from omnistage_gateway.replicas.link import ReplicaLink
+
+__all__ = ["StagePool"]
+
+
+class StagePool:
+    """Replicas of one stage."""
+
+    def __init__(self, stage: StageName, links: Iterable[ReplicaLink]) -> None:
+        self.stage = stage
+        self.links = tuple(links)
+        self._turn = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request could be served now."""
+        return any(link.phase is Phase.READY for link in self.links)
+
+    def choose(self) -> ReplicaLink:
+        """The ready replica with the least outstanding work.
+
+        Raises:
+            StageUnavailable: None is ready.
+        """
+        count = len(self.links)
+        self._turn += 1
+        best: ReplicaLink | None = None
+        for offset in range(count):
+            link = self.links[(self._turn + offset) % count]
+            if link.phase is Phase.READY and (best is None or link.outstanding < best.outstanding):
+                best = link
+        if best is None:
+            raise StageUnavailable(
+                f"no replica of stage {self.stage} is ready: {self._states()}; try again soon"
+            )
+        return best
+
+    def _states(self) -> str:
+        states = (
+            f"{link.endpoint.replica} is {link.phase.value if link.phase else 'not connected'}"
+            for link in self.links
+        )
+        return ", ".join(states) or "it has no replicas"

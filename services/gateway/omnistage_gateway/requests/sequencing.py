@@ -1,0 +1,185 @@
+"""Runs one request over the stages of its route.
+
+One task per request: it opens the stops whose producers have ended, waits for whatever any of its
+replicas says, hands the client's outputs to the answer, and at the end, however it comes, closes
+every stage call. Frames arrive in an inbox without waking anybody twice per turn. The deadline and
+the client's going away both end it from outside.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from omnistage_common.deadlines import Deadline
+from omnistage_common.ids import OutputName, RequestId, RequestNumber, StageName
+from omnistage_common.links.frames import Data, End, Error
+from omnistage_common.payloads import Output, Parameters, PayloadKind, TensorRef
+from omnistage_common.pipeline.plan import Modality, OutputPlan
+from omnistage_common.tensors import TensorPlane
+from omnistage_gateway.openai.answers import AnswerUsage, StageReport
+from omnistage_gateway.pipelines.routing import Route, RouteStage
+from omnistage_gateway.replicas.link import CREDIT, ReplicaLink
+from omnistage_gateway.replicas.pool import StagePool
+from omnistage_gateway.requests.answering import AnswerSink
+from omnistage_gateway.requests.progress import Progress
+
+__all__ = ["Sequence", "StagedRequest"]
+
+
+class StagedRequest(Struct, frozen=True, kw_only=True):
+    """A request as the stages see it."""
+
+    id: RequestId
+    inputs: Mapping[OutputName, tuple[Output, ...]]
+    """What the request brings, by name; tensors are published already."""
+    parameters: Parameters
+    deadline: Deadline
+    stream: bool
+
+
+class _Call:
+    """One stop of the request on one replica; turns frames into items of the inbox."""
+
+    __slots__ = ("inbox", "link", "number", "stage", "unacknowledged")
+
+    def __init__(self, stage: RouteStage, link: ReplicaLink, inbox: "_Inbox") -> None:
+        self.stage = stage
+        self.link = link
+        self.inbox = inbox
+        self.number = RequestNumber(0)
+        self.unacknowledged = 0
+
+    def received(self, frame: Data | End | Error) -> None:
+        """See `Listener`."""
+        self.inbox.put(self, frame)
+
+    def consumed(self) -> None:
+        """One Data frame was dealt with; grants more when half of them are."""
+        self.unacknowledged += 1
+        if self.unacknowledged >= CREDIT // 2:
+            self.link.grant(self.number, self.unacknowledged)
+            self.unacknowledged = 0
+
+
+class _Inbox:
+    """Frames of all stops of one request, in the order they came."""
+
+    __slots__ = ("_items", "_news")
+
+    def __init__(self) -> None:
+        self._items: list[tuple[_Call, Data | End | Error]] = []
+        self._news = asyncio.Event()
+
+    def put(self, call: _Call, frame: Data | End | Error) -> None:
+        self._items.append((call, frame))
+        self._news.set()
+
+    async def take(self) -> list[tuple[_Call, Data | End | Error]]:
+        await self._news.wait()
+        self._news.clear()
+        items, self._items = self._items, []
+        return items
+
+
+class Sequence:
+    """One request on its way through its route."""
+
+    def __init__(
+        self,
+        request: StagedRequest,
+        route: Route,
+        *,
+        pools: Mapping[StageName, StagePool],
+        plane: TensorPlane,
+    ) -> None:
+        self._request = request
+        self._pools = pools
+        self._plane = plane
+        self._inbox = _Inbox()
+        self._calls: dict[StageName, _Call] = {}
+        self.progress = Progress(route)
+
+    async def run(self, answer: AnswerSink) -> None:
+        """Runs it to its end. To be cancelled when it is not wanted any more.
+
+        Raises:
+            OmnistageError: What ended it; every stage has been told.
+        """
+        reason = "failed"
+        try:
+            self._open_stops()
+            while not self.progress.done:
+                for call, frame in await self._inbox.take():
+                    await self._handle(call, frame, answer)
+                self._open_stops()
+                await answer.flush()
+            reason = "done"
+        except asyncio.CancelledError:
+            reason = "cancelled"
+            raise
+        finally:
+            for call in self._calls.values():
+                call.link.close(call.number, reason)
+
+    def reports(self) -> tuple[StageReport, ...]:
+        """What the request took on each stage that ended, in order."""
+        return tuple(
+            StageReport(
+                name=name,
+                replica=self._calls[name].link.endpoint.replica,
+                queue_ms=usage.queue_us / 1000,
+                run_ms=usage.run_us / 1000,
+                first_output_ms=usage.first_output_us / 1000,
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+            )
+            for name, usage in self.progress.usages.items()
+        )
+
+    def usage(self) -> AnswerUsage:
+        """Tokens of the whole request: text where it is written, codec frames where they are."""
+        prompt = text = frames = 0
+        counted = False
+        for name, usage in self.progress.usages.items():
+            stage = self._calls[name].stage
+            if any(output.modality is Modality.TEXT for output in stage.outputs):
+                prompt += usage.input_tokens
+                text += usage.output_tokens
+            if any(edge.kind is PayloadKind.CODEC_FRAMES for edge in stage.edges_out):
+                frames += usage.output_tokens
+                counted = True
+        return AnswerUsage.of(prompt, text, frames if counted else None)
+
+    def _open_stops(self) -> None:
+        request = self._request
+        for stage in self.progress.openable():
+            link = self._pools[stage.name].choose()
+            inputs = [item for name in stage.request_inputs for item in request.inputs[name]]
+            inputs += self.progress.open(stage.name)
+            call = self._calls[stage.name] = _Call(stage, link, self._inbox)
+            call.number = link.open(
+                call,
+                request_id=request.id,
+                deadline=request.deadline,
+                delivery=stage.delivery(stream=request.stream),
+                inputs=tuple(inputs),
+                parameters=request.parameters,
+            )
+
+    async def _handle(self, call: _Call, frame: Data | End | Error, answer: AnswerSink) -> None:
+        if isinstance(frame, Data):
+            for plan, output in self.progress.data(call.stage.name, frame.outputs):
+                await self._deliver(plan, output, answer)
+            call.consumed()
+        elif isinstance(frame, End):
+            for name in self.progress.end(call.stage.name, frame):
+                self._calls[name].link.close(self._calls[name].number, "done")
+        else:
+            raise frame.error
+
+    async def _deliver(self, plan: OutputPlan, output: Output, answer: AnswerSink) -> None:
+        content = output.payload.content
+        if isinstance(content, TensorRef):
+            content = await self._plane.fetch(content)
+        await answer.deliver(plan, content, output.index)

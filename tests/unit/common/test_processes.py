@@ -1,0 +1,115 @@
+"""What a process learns from the kernel about itself and its parent."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from omnistage_common.processes import PARENT_VARIABLE, resident_bytes
+
+CHILD = """
+import sys
+from omnistage_common.processes import exit_with_parent
+exit_with_parent()
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+PARENT = f"""
+import subprocess, sys
+child = subprocess.Popen(
+    [sys.executable, "-c", {CHILD!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+)
+child.stdout.readline()
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_ends_when_its_parent_is_killed() -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    descriptor = os.pidfd_open(int(parent.stdout.readline()))
+    try:
+        parent.kill()
+        parent.wait()
+        # A pidfd is readable when its process has ended.
+        gone = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                f"import select; print(select.select([{descriptor}], [], [], 30)[0])",
+            ],
+            pass_fds=[descriptor],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    finally:
+        os.close(descriptor)
+        parent.communicate()
+    assert gone.stdout.strip() == f"[{descriptor}]"
+
+
+def test_a_process_whose_parent_has_ended_already_ends_at_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD],
+        env={**os.environ, PARENT_VARIABLE: "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_a_process_whose_parent_lives_goes_on() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD],
+        env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+    )
+
+    assert done.stdout == b"here\n"
+
+
+def test_resident_memory_grows_with_what_is_used() -> None:
+    before = resident_bytes()
+    used = b"x" * (32 * 2**20)
+
+    grown = resident_bytes() - before
+
+    assert 0.9 * len(used) < grown < 1.5 * len(used)
+
+
+def test_resident_memory_of_another_process_is_told() -> None:
+    assert 2**20 < resident_bytes(os.getppid()) < 2**40
+
+
+def test_a_process_that_does_not_exist_has_no_memory() -> None:
+    done = subprocess.Popen(["/bin/true"])
+    done.wait()
+
+    with pytest.raises(ProcessLookupError, match=str(done.pid)):
+        resident_bytes(done.pid)
+
+
+def test_the_signal_is_one_that_lets_a_process_tidy_up() -> None:
+    script = (
+        "import ctypes\n"
+        "from omnistage_common.processes import exit_with_parent\n"
+        "exit_with_parent()\n"
+        "number = ctypes.c_int()\n"
+        "ctypes.CDLL(None).prctl(2, ctypes.byref(number))\n"
+        "print(number.value)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+
+    assert int(done.stdout) == signal.SIGTERM

@@ -1,0 +1,28 @@
+"""The list of models as the official client reads it."""
+
+import json
+
+from openai.pagination import SyncPage
+from openai.types import Model
+
+from omnistage_common.ids import ModelName
+from omnistage_gateway.openai.models import model_body, model_list
+
+
+def test_every_served_name_is_a_model_in_order() -> None:
+    body = model_list([ModelName("b"), ModelName("a")], 5)
+    page = SyncPage[Model].model_validate_json(body, strict=True)
+    assert page.object == "list"
+    assert [(model.id, model.created, model.owned_by) for model in page.data] == [
+        ("b", 5, "omnistage"),
+        ("a", 5, "omnistage"),
+    ]
+
+
+def test_no_model_is_an_empty_list() -> None:
+    assert json.loads(model_list([], 5)) == {"object": "list", "data": []}
+
+
+def test_one_model_is_a_model() -> None:
+    model = Model.model_validate_json(model_body(ModelName("omni"), 5), strict=True)
+    assert (model.id, model.object) == ("omni", "model")
