@@ -22,6 +22,7 @@ from typing import Never
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from omnistage_common.channels import SERVER_OPTIONS
 from omnistage_common.processes import exit_with_parent, resident_bytes
 from omnistage_common.tensors import SHARED_MEMORY_FOLDER
 from omnistage_protos.stage.v1 import stage_pb2, stage_pb2_grpc
@@ -63,7 +64,7 @@ async def serve(options: argparse.Namespace, *, deaf: bool) -> None:
     asyncio.get_running_loop().add_signal_handler(
         signal.SIGTERM, (lambda: None) if deaf else stop.set
     )
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=SERVER_OPTIONS)
     stage_pb2_grpc.add_StageServiceServicer_to_server(Servicer(), server)
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 RUNTIMES = {"torch", "vllm", "transformers", "onnxruntime", "hibari", "pocketsphinx", "gguf"}
-OTHERS = {"omnistage_cli", "typer", "rich", "openai", "yaml"}
+OTHERS = {"omnistage_cli", "typer", "openai", "yaml"}
 
 
 def modules_after(entry_point: str) -> set[str]:

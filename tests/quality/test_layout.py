@@ -35,7 +35,10 @@ TOP_LEVEL: Final = {
 }
 
 BROAD: Final = {"Exception", "BaseException"}
-BOUNDARIES: Final[dict[str, str]] = {}
+BOUNDARIES: Final[dict[str, str]] = {
+    "services/gateway/omnistage_gateway/endpoints/chat.py": "a bug costs one request, as a 500",
+    "services/stage/omnistage_stage/service/replica.py": "an engine is anybody's code",
+}
 """File -> why it may catch everything. A boundary re-raises, converts or ends its process."""
 
 PATH_SURGERY: Final = re.compile(r"\bsys\.path\b|\bPYTHONPATH\b|\baddsitedir\b")

@@ -1,7 +1,7 @@
 """`omnistage`: where every command is put together, and where an error becomes a line and a code.
 
-Exit codes: 0 done; 1 it could not be done, and the line says why; 2 the command was mistyped; 130 the
-user did not wait for a clean end.
+Exit codes: 0 done; 1 it could not be done, and the line says why; 2 the command was mistyped or its
+file cannot be read; 130 the user did not wait for a clean end.
 """
 
 import sys
@@ -13,23 +13,26 @@ from rich.console import Console
 from rich.text import Text
 
 from omnistage_cli.commands import demo as demo_command
+from omnistage_cli.commands import render as render_command
 from omnistage_cli.commands import up as up_command
-from omnistage_cli.commands.render import render
-from omnistage_cli.commands.validate import validate
+from omnistage_cli.commands import validate as validate_command
+from omnistage_cli.commands.reporting import print_problems
 from omnistage_common.errors import OmnistageError
+from omnistage_common.pipeline.loading import UnreadableFile
+from omnistage_common.pipeline.problems import ResourceProblems
 
 __all__ = ["app", "main"]
 
 _EXAMPLES: Final = """
 Examples:
 
-  omnistage demo                                            ask a spoken question, once
+  omnistage demo
 
-  omnistage up deploy/pipelines/voice-assistant.yaml        serve it on this machine
+  omnistage up deploy/pipelines/voice-assistant.yaml
 
-  omnistage validate deploy/pipelines/voice-assistant.yaml  find every problem in it
+  omnistage validate deploy/pipelines/voice-assistant.yaml
 
-  omnistage render deploy/pipelines/voice-assistant.yaml    see every value and its origin
+  omnistage render deploy/pipelines/voice-assistant.yaml
 """
 
 app = typer.Typer(
@@ -38,15 +41,16 @@ app = typer.Typer(
     epilog=_EXAMPLES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=up_command.EXAMPLES)(up_command.up)
 app.command(epilog=demo_command.EXAMPLES)(demo_command.demo)
-app.command()(render)
-app.command()(validate)
+app.command(epilog=validate_command.EXAMPLES)(validate_command.validate)
+app.command(epilog=render_command.EXAMPLES)(render_command.render)
 
 
-def _print_version(*, wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
     if wanted:
         typer.echo(f"omnistage {version('omnistage')}")
         raise typer.Exit
@@ -58,10 +62,7 @@ def _root(
     _version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            callback=lambda wanted: _print_version(wanted=wanted),
-            is_eager=True,
-            help="Show the version and exit.",
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
 ) -> None:
@@ -70,12 +71,15 @@ def _root(
 
 def main() -> None:
     """Runs the command line."""
+    console = Console(stderr=True)
     try:
         app()
-    except OmnistageError as error:
-        console = Console(stderr=True)
-        console.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
+    except ResourceProblems as error:
+        print_problems(console, error.problems)
         sys.exit(1)
+    except OmnistageError as error:
+        console.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
+        sys.exit(2 if isinstance(error, UnreadableFile) else 1)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,9 @@ def question_from(given: str) -> Question:
 
 
 def ask(url: str, model: ModelName, question: Question, *, spoken: bool) -> Reply:
-    """Asks and waits for the whole answer. Blocks.
+    """Asks, in such a way that the same question has the same answer, and waits for all of it.
+
+    Blocks.
 
     Args:
         url: Where the gateway listens, without a path.
@@ -153,6 +155,7 @@ def _request(model: ModelName, question: Question, *, spoken: bool) -> dict[str,
         "model": model,
         "messages": [{"role": "user", "content": content}],
         "modalities": ["text"],
+        "temperature": 0,
     }
     if spoken:
         request |= {

@@ -19,6 +19,7 @@ from omnistage_common.addresses import Address
 from omnistage_common.errors import SetupError
 from omnistage_common.ids import new_incarnation, this_host
 from omnistage_common.pipeline.plan import PipelinePlan
+from omnistage_common.processes import settle_heap
 from omnistage_common.signals import StopSignals
 from omnistage_common.telemetry import new_registry
 from omnistage_common.tensors import SHARED_MEMORY_FOLDER, TensorPlane, remove_stale
@@ -85,6 +86,7 @@ class GatewayServer:
         remove_stale(SHARED_MEMORY_FOLDER)
         socket = _listen(self._settings.listen)
         server = _HttpServer(self._app, self._grace)
+        settle_heap()
         try:
             with StopSignals() as stop:
                 async with asyncio.TaskGroup() as group:
@@ -114,6 +116,7 @@ class _HttpServer(uvicorn.Server):
                 lifespan="off",
                 access_log=False,
                 log_config=None,
+                proxy_headers=False,
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=KEEP_ALIVE,

@@ -24,6 +24,7 @@ from omnistage_common.errors import OmnistageError, SetupError
 from omnistage_common.ids import new_incarnation, this_host
 from omnistage_common.links.frames import Phase
 from omnistage_common.pipeline.plan import PipelinePlan, StagePlan
+from omnistage_common.processes import settle_heap
 from omnistage_common.signals import StopSignals
 from omnistage_common.telemetry import new_registry
 from omnistage_common.tensors import SHARED_MEMORY_FOLDER, TensorPlane, remove_stale
@@ -88,6 +89,7 @@ class StageServer:
         try:
             await replica.load()
             await replica.probe()
+            settle_heap()
             replica.lifecycle.enter(Phase.READY)
             await health_servicer.set("", health_pb2.HealthCheckResponse.SERVING)
             _log.info("ready", stage=replica.plan.name, engine=replica.plan.engine)

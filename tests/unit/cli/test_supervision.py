@@ -32,7 +32,8 @@ def after(*events: Event) -> Supervision:
 
 def rows_of_crashes(count: int) -> list[Event]:
     """Crashes with the retries between them."""
-    return [CRASH, *([RetryDue(), CRASH] * (count - 1))]
+    row: list[Event] = [RetryDue(), CRASH] * count
+    return row[1:]
 
 
 @pytest.mark.parametrize(

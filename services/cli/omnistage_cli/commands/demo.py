@@ -59,7 +59,7 @@ class _Demonstration(Struct, frozen=True, kw_only=True):
 
 def demo(
     file: Annotated[
-        Path, typer.Argument(metavar="[FILE]", help="YAML file with the pipeline's resources.")
+        Path, typer.Argument(metavar="FILE", help="YAML file with the pipeline's resources.")
     ] = _DEFAULT_FILE,
     question: Annotated[
         str, typer.Option(metavar="WAV|TEXT", help="A recording of the question, or its words.")
@@ -115,8 +115,8 @@ def _show(console: Console, question: Question, reply: Reply) -> None:
     console.print(Text.assemble((f"{label}: ", "bold"), heard))
     console.print(Text.assemble(("Answer: ", "bold"), reply.text))
     table = Table(title="Time per stage", title_justify="left")
-    table.add_column("stage")
-    for heading in ("waited, ms", "ran, ms", "first output, ms", "tokens in", "tokens out"):
+    table.add_column("stage", no_wrap=True)
+    for heading in ("waited ms", "ran ms", "first output ms", "tokens in", "tokens out"):
         table.add_column(heading, justify="right")
     for stage in reply.stages:
         first = "" if stage.first_output_ms is None else f"{stage.first_output_ms:.1f}"
@@ -129,6 +129,6 @@ def _show(console: Console, question: Question, reply: Reply) -> None:
             str(stage.output_tokens or ""),
         )
     table.add_section()
-    table.add_row("whole request", "", f"{reply.total_ms:.1f}", "", "", "")
-    table.add_row("as the client saw it", "", f"{reply.elapsed_ms:.1f}", "", "", "")
+    table.add_row("total", "", f"{reply.total_ms:.1f}", "", "", "")
+    table.add_row("seen by client", "", f"{reply.elapsed_ms:.1f}", "", "", "")
     console.print(table)

@@ -49,7 +49,7 @@ def plan_rows(plan: PipelinePlan) -> Iterator[PlanRow]:
 
 
 def _plain(plan: PipelinePlan) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(plan)
+    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(plan))
     return {key: value for key, value in data.items() if key != "origins"}
 
 
@@ -60,7 +60,7 @@ def _mapping(
         here = f"{path}.{key}" if path else key
         head = f"{indent}{_scalar(key)}:"
         origin = origins.get(here)
-        if not value or not isinstance(value, (dict, list)):
+        if not value or not isinstance(value, (dict, list)) or _is_flat(value):
             yield PlanLine(text=f"{head} {_scalar(value)}", origin=origin)
             continue
         yield PlanLine(text=head, origin=origin)
@@ -74,14 +74,24 @@ def _items(
     data: list[Any], path: str, indent: str, origins: Mapping[str, Origin]
 ) -> Iterator[PlanLine]:
     for item in data:
-        if not item or not isinstance(item, dict):
+        here = _item_path(item, path)
+        if not any(known.startswith(f"{here}.") for known in origins):
             yield PlanLine(text=f"{indent}- {_scalar(item)}", origin=None)
             continue
-        here = f"{path}.{item['name']}" if isinstance(item.get("name"), str) else path
         lines = _mapping(item, here, f"{indent}  ", origins)
         first = next(lines)
         yield PlanLine(text=f"{indent}- {first.text.lstrip()}", origin=first.origin)
         yield from lines
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether a value is a list of scalars, which reads best on one line."""
+    return isinstance(value, list) and not any(isinstance(each, (dict, list)) for each in value)
+
+
+def _item_path(item: Any, path: str) -> str:
+    """Stages are noted by name; nothing else in a list has notes of its own."""
+    return f"{path}.{item['name']}" if isinstance(item, dict) and "name" in item else f"{path}.-"
 
 
 def _scalar(value: Any) -> str:

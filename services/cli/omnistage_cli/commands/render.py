@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -21,7 +21,17 @@ from omnistage_common.pipeline.problems import ResourceProblems, Severity
 from omnistage_common.pipeline.resolver import resolve
 from omnistage_common.pipeline.validation import check
 
-__all__ = ["PlanFormat", "render"]
+__all__ = ["EXAMPLES", "PlanFormat", "render"]
+
+EXAMPLES: Final = """
+Examples:
+
+  omnistage render deploy/pipelines/voice-assistant.yaml
+
+  omnistage render pipelines.yaml --pipeline chat --format json
+
+  omnistage render pipeline.yaml --set stages.thinker.engineArgs.max_num_seqs=8
+"""
 
 
 class PlanFormat(Enum):
@@ -44,12 +54,6 @@ def render(
     """Show the plan of a pipeline: every value final, each with where it came from.
 
     Origins, later ones win: built-in, template, runtime, pipeline, command line.
-
-    \b
-    Examples:
-      omnistage render deploy/pipelines/voice-assistant.yaml
-      omnistage render pipelines.yaml --pipeline chat --format json
-      omnistage render pipeline.yaml --set stages.thinker.engineArgs.max_num_seqs=8
     """
     plan = _plan(file, pipeline, overrides or ())
     if plan_format is PlanFormat.JSON:
@@ -86,7 +90,9 @@ def _plan(file: Path, pipeline: str | None, texts: Sequence[str]) -> PipelinePla
 
 
 def _table(plan: PipelinePlan) -> Table:
-    table = Table("value", "is", "from", title=f"{plan.name}, revision {plan.revision}")
+    table = Table(title=f"{plan.name}, revision {plan.revision}")
+    for column in ("value", "is", "from"):
+        table.add_column(column, overflow="fold")
     for row in plan_rows(plan):
         table.add_row(Text(row.path), Text(row.value), Text(row.origin.value if row.origin else ""))
     return table

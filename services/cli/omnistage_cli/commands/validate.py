@@ -1,7 +1,7 @@
 """`omnistage validate`: every problem of pipeline files at once."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -14,7 +14,15 @@ from omnistage_common.pipeline.problems import Problem, Severity
 from omnistage_common.pipeline.resolver import resolve
 from omnistage_common.pipeline.validation import check
 
-__all__ = ["validate"]
+__all__ = ["EXAMPLES", "validate"]
+
+EXAMPLES: Final = """
+Examples:
+
+  omnistage validate deploy/pipelines/voice-assistant.yaml
+
+  omnistage validate templates.yaml runtimes.yaml my-pipeline.yaml
+"""
 
 
 def validate(
@@ -29,11 +37,6 @@ def validate(
 
     Each problem is one line: file:line: field: what is wrong (what to do). The exit code is 0 when
     there are none but warnings, 1 when there are, and 2 when a file cannot be read.
-
-    \b
-    Examples:
-      omnistage validate deploy/pipelines/voice-assistant.yaml
-      omnistage validate templates.yaml runtimes.yaml my-pipeline.yaml
     """
     console = Console()
     try:

@@ -145,8 +145,8 @@ class Keeper:
         before = self.state
         self.state = advance(before, event, self._policy)
         if self.state != before:
-            tail = self.tail if isinstance(event, Exited) else ()
-            self._watcher.changed(self.member, self.state, tail)
+            crashed = isinstance(event, Exited) and self.state.phase is not ReplicaPhase.STOPPED
+            self._watcher.changed(self.member, self.state, self.tail if crashed else ())
 
 
 def _now() -> float:

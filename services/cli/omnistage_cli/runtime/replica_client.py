@@ -14,6 +14,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2
 from msgspec import Struct
 
+from omnistage_common.channels import CHANNEL_OPTIONS
 from omnistage_common.errors import StageUnavailable
 from omnistage_protos.stage.v1 import stage_pb2, stage_pb2_grpc
 
@@ -23,12 +24,12 @@ _DESCRIBE_TIMEOUT: Final = 1.0
 _BREAK_PAUSE: Final = 0.2
 """Seconds between the break of a health stream and the next; a process that ends breaks it, too."""
 
-_OPTIONS: Final = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 250),
+_OPTIONS: Final = tuple(
+    {
+        **dict(CHANNEL_OPTIONS),
+        "grpc.enable_http_proxy": 0,
+        "grpc.max_reconnect_backoff_ms": 250,
+    }.items()
 )
 
 

@@ -72,6 +72,16 @@ _ELEMENTS_BACK: Final[dict[int, ElementType]] = {
 }
 _PHASES: Final = {phase: pb.Phase.Value(f"PHASE_{phase.name}") for phase in Phase}
 _PHASES_BACK: Final[dict[int, Phase]] = {number: phase for phase, number in _PHASES.items()}
+_OPTIONAL_PARAMETERS: Final = (
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "voice",
+    "speed",
+)
 _FINISH: Final = {
     FinishReason.NONE: pb.FINISH_REASON_UNSPECIFIED,
     FinishReason.STOP: pb.FINISH_REASON_STOP,
@@ -89,151 +99,145 @@ def phase_to_pb(phase: Phase) -> pb.Phase.ValueType:
 
 def encode_from_opener(frames: Iterable[FromOpener]) -> pb.LinkRequest:
     """The message that carries these frames."""
-    return pb.LinkRequest(frames=[_encode(frame) for frame in frames])
+    message = pb.LinkRequest()
+    for frame in frames:
+        _fill(message.frames.add(), frame)
+    return message
 
 
 def encode_from_replica(frames: Iterable[FromReplica]) -> pb.LinkResponse:
     """The message that carries these frames."""
-    return pb.LinkResponse(frames=[_encode(frame) for frame in frames])
+    message = pb.LinkResponse()
+    for frame in frames:
+        _fill(message.frames.add(), frame)
+    return message
 
 
-def _encode(frame: Frame) -> pb.Frame:
+# Messages are filled in place: a message given to another's constructor is copied, and a tensor
+# within frames within a batch would be copied at each level.
+
+
+def _fill(into: pb.Frame, frame: Frame) -> None:
+    if isinstance(frame, Status):
+        into.status.phase = _PHASES[frame.phase]
+        into.status.message = frame.message
+        into.status.incarnation = frame.incarnation
+        into.status.host = frame.host
+        return
+    into.request = frame.request
     match frame:
         case Data():
-            outputs = [_output_to_pb(output) for output in frame.outputs]
-            return pb.Frame(
-                request=frame.request, data=pb.Data(sequence=frame.sequence, outputs=outputs)
-            )
+            into.data.sequence = frame.sequence
+            for output in frame.outputs:
+                _fill_output(into.data.outputs.add(), output)
         case Open():
-            return pb.Frame(request=frame.request, open=_open_to_pb(frame))
+            _fill_open(into.open, frame)
         case End():
-            return pb.Frame(request=frame.request, end=_end_to_pb(frame))
+            _fill_end(into.end, frame)
         case Credit():
-            return pb.Frame(request=frame.request, credit=pb.Credit(frames=frame.frames))
+            into.credit.frames = frame.frames
         case Cancel():
-            return pb.Frame(request=frame.request, cancel=pb.Cancel(reason=frame.reason))
+            into.cancel.reason = frame.reason
+            into.cancel.SetInParent()
         case Release():
-            return pb.Frame(request=frame.request, release=pb.Release())
+            into.release.SetInParent()
         case Error():
-            return pb.Frame(request=frame.request, error=_error_to_pb(frame))
-        case Status():
-            return pb.Frame(
-                status=pb.Status(
-                    phase=_PHASES[frame.phase],
-                    message=frame.message,
-                    incarnation=frame.incarnation,
-                    host=frame.host,
-                )
-            )
+            _fill_error(into.error, frame)
 
 
-def _open_to_pb(frame: Open) -> pb.Open:
+def _fill_open(into: pb.Open, frame: Open) -> None:
+    into.request_id = frame.request_id
+    into.deadline_unix_us = frame.deadline.to_unix_us()
+    into.credit = frame.credit
     final = frame.delivery is Delivery.FINAL
-    return pb.Open(
-        request_id=frame.request_id,
-        deadline_unix_us=frame.deadline.to_unix_us(),
-        credit=frame.credit,
-        delivery=pb.DELIVERY_FINAL if final else pb.DELIVERY_DELTAS,
-        inputs=[
-            pb.Input(name=item.name, payload=_payload_to_pb(item.payload)) for item in frame.inputs
-        ],
-        parameters=_parameters_to_pb(frame.parameters),
-    )
+    into.delivery = pb.DELIVERY_FINAL if final else pb.DELIVERY_DELTAS
+    for item in frame.inputs:
+        port = into.inputs.add()
+        port.name = item.name
+        _fill_payload(port.payload, item.payload)
+    _fill_parameters(into.parameters, frame.parameters)
 
 
-def _parameters_to_pb(parameters: Parameters) -> pb.Parameters:
-    return pb.Parameters(
-        max_tokens=parameters.max_tokens,
-        temperature=parameters.temperature,
-        top_p=parameters.top_p,
-        seed=parameters.seed,
-        stop=parameters.stop,
-        presence_penalty=parameters.presence_penalty,
-        frequency_penalty=parameters.frequency_penalty,
-        voice=parameters.voice,
-        speed=parameters.speed,
-        ignore_eos=parameters.ignore_eos,
-    )
+def _fill_parameters(into: pb.Parameters, parameters: Parameters) -> None:
+    for name in _OPTIONAL_PARAMETERS:
+        value = getattr(parameters, name)
+        if value is not None:
+            setattr(into, name, value)
+    if parameters.stop:
+        into.stop.extend(parameters.stop)
+    if parameters.ignore_eos:
+        into.ignore_eos = True
 
 
-def _end_to_pb(frame: End) -> pb.End:
+def _fill_end(into: pb.End, frame: End) -> None:
     usage = frame.usage
-    return pb.End(
-        finish_reason=_FINISH[frame.finish_reason],
-        usage=pb.Usage(
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            queue_us=usage.queue_us,
-            run_us=usage.run_us,
-            first_output_us=usage.first_output_us,
-        ),
-        data_frames=frame.data_frames,
-    )
+    into.finish_reason = _FINISH[frame.finish_reason]
+    into.usage.input_tokens = usage.input_tokens
+    into.usage.output_tokens = usage.output_tokens
+    into.usage.queue_us = usage.queue_us
+    into.usage.run_us = usage.run_us
+    into.usage.first_output_us = usage.first_output_us
+    into.data_frames = frame.data_frames
 
 
-def _error_to_pb(frame: Error) -> pb.Error:
+def _fill_error(into: pb.Error, frame: Error) -> None:
     error = frame.error
-    return pb.Error(
-        code=error.code,
-        message=error.message,
-        field=error.field,
-        retry_after_ms=0 if error.retry_after is None else max(1, round(error.retry_after * 1000)),
-    )
+    into.code = error.code
+    into.message = error.message
+    into.field = error.field
+    if error.retry_after is not None:
+        into.retry_after_ms = max(1, round(error.retry_after * 1000))
 
 
-def _output_to_pb(output: Output) -> pb.Output:
-    payload = _payload_to_pb(output.payload)
-    return pb.Output(name=output.name, payload=payload, index=output.index)
+def _fill_output(into: pb.Output, output: Output) -> None:
+    into.name = output.name
+    _fill_payload(into.payload, output.payload)
+    if output.index:
+        into.index = output.index
 
 
-def _payload_to_pb(payload: Payload) -> pb.Payload:
-    kind = _KINDS[payload.kind]
+def _fill_payload(into: pb.Payload, payload: Payload) -> None:
+    into.kind = _KINDS[payload.kind]
     content = payload.content
     if isinstance(content, str):
-        return pb.Payload(kind=kind, text=content)
-    if isinstance(content, Tensor):
-        inline = pb.InlineTensor(header=_header_to_pb(content.header), data=bytes(content.data))
-        return pb.Payload(kind=kind, inline=inline)
-    if isinstance(content, TensorRef):
-        return pb.Payload(kind=kind, ref=_ref_to_pb(content))
-    return pb.Payload(kind=kind, conversation=_conversation_to_pb(content))
+        into.text = content
+    elif isinstance(content, Tensor):
+        _fill_header(into.inline.header, content.header)
+        data = content.data
+        into.inline.data = data if isinstance(data, bytes) else data.tobytes()
+    elif isinstance(content, TensorRef):
+        _fill_ref(into.ref, content)
+    else:
+        into.conversation.SetInParent()
+        for message in content.messages:
+            _fill_message(into.conversation.messages.add(), message)
 
 
-def _conversation_to_pb(conversation: Conversation) -> pb.Conversation:
-    return pb.Conversation(
-        messages=[
-            pb.Message(
-                role=message.role,
-                parts=[
-                    pb.Part(text=part.text)
-                    if isinstance(part, TextPart)
-                    else pb.Part(audio=part.index)
-                    for part in message.parts
-                ],
-            )
-            for message in conversation.messages
-        ]
-    )
+def _fill_message(into: pb.Message, message: Message) -> None:
+    into.role = message.role
+    for part in message.parts:
+        if isinstance(part, TextPart):
+            into.parts.add().text = part.text
+        else:
+            into.parts.add().audio = part.index
 
 
-def _header_to_pb(header: TensorHeader) -> tensor_pb.TensorHeader:
-    return tensor_pb.TensorHeader(
-        element_type=_ELEMENTS[header.element_type], shape=header.shape, rate_hz=header.rate_hz
-    )
+def _fill_header(into: tensor_pb.TensorHeader, header: TensorHeader) -> None:
+    into.element_type = _ELEMENTS[header.element_type]
+    into.shape.extend(header.shape)
+    if header.rate_hz:
+        into.rate_hz = header.rate_hz
 
 
-def _ref_to_pb(ref: TensorRef) -> tensor_pb.TensorRef:
-    location = ref.location
-    return tensor_pb.TensorRef(
-        header=_header_to_pb(ref.header),
-        lease=ref.lease,
-        incarnation=ref.incarnation,
-        length=ref.length,
-        checksum=ref.checksum,
-        shared_memory=tensor_pb.SharedMemoryLocation(
-            host=location.host, segment=location.segment, offset=location.offset
-        ),
-    )
+def _fill_ref(into: tensor_pb.TensorRef, ref: TensorRef) -> None:
+    _fill_header(into.header, ref.header)
+    into.lease = ref.lease
+    into.incarnation = ref.incarnation
+    into.length = ref.length
+    into.checksum = ref.checksum
+    into.shared_memory.host = ref.location.host
+    into.shared_memory.segment = ref.location.segment
+    into.shared_memory.offset = ref.location.offset
 
 
 def decode_from_opener(message: pb.LinkRequest) -> list[FromOpener]:

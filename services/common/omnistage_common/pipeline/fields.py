@@ -5,7 +5,8 @@ them through these few functions.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NewType, get_args
+from types import UnionType
+from typing import NewType, Union, get_args, get_origin
 
 from pydantic import BaseModel, StringConstraints
 from pydantic.fields import FieldInfo
@@ -44,7 +45,9 @@ def constraints_of(info: FieldInfo) -> StringConstraints | None:
 
 def is_text(info: FieldInfo) -> bool:
     """Whether a field is a single piece of text."""
-    return any(_is_text_type(each) for each in (info.annotation, *get_args(info.annotation)))
+    annotation = info.annotation
+    optional = get_origin(annotation) in {Union, UnionType}
+    return any(_is_text_type(each) for each in (get_args(annotation) if optional else [annotation]))
 
 
 def _is_text_type(annotation: object) -> bool:

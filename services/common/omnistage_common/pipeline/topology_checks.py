@@ -71,8 +71,8 @@ def _ports(topology: Topology, place: Place) -> Iterator[Problem]:
             if kind is None:
                 yield where.at("consumes", index, "name").problem(
                     f"no request brings {shown(taken.name)}",
-                    f"{closest(taken.name, REQUEST_INPUTS, what='inputs of a request')}; "
-                    "what comes from another stage is an edge",
+                    closest(taken.name, REQUEST_INPUTS, what="inputs of a request")
+                    + "; what comes from another stage is an edge",
                 )
             elif kind is not taken.kind:
                 yield where.at("consumes", index, "kind").problem(
@@ -134,9 +134,10 @@ def _arrivals(topology: Topology, place: Place) -> Iterator[Problem]:
         for stage in topology.stages
         for taken in stage.consumes
     }
+    known = {stage.name for stage in topology.stages}
     for index, edge in enumerate(topology.edges):
         before = arrived.setdefault((edge.consumer, edge.output), edge.producer)
-        if before != edge.producer:
+        if before != edge.producer and edge.producer in known:
             yield place.at("edges", index, "output").problem(
                 f"{edge.consumer} already takes a {shown(edge.output)} from {before}",
                 "give the producer's output another name",

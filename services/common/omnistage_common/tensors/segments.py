@@ -97,7 +97,7 @@ def _removed(path: Path) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
-    except BlockingIOError:
+    except (BlockingIOError, PermissionError):
         return False
     finally:
         os.close(descriptor)

@@ -9,8 +9,9 @@ the same way, by one timer whose expiry cancels what runs.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
 from typing import Final
 
 import structlog
@@ -52,6 +53,8 @@ _log = structlog.get_logger()
 
 CONVERSATION: Final = OutputName("conversation")
 AUDIO: Final = OutputName("audio")
+WATCH_AFTER: Final = 0.05
+"""Seconds after which the client's connection is watched."""
 ID_LENGTH: Final = 128
 """Characters of a client's own request id that are taken over."""
 
@@ -118,7 +121,7 @@ class ChatEndpoint:
         route = pipeline.routes.find(brings, chat.modalities)
         deadline = Deadline.after(_timeout(exchange.scope, pipeline.plan.timeouts.request))
         with self._owned_tensors(exchange.id):
-            async with _until_gone(exchange.receive, deadline):
+            async with _Stay(exchange.receive, deadline):
                 request = StagedRequest(
                     id=exchange.id,
                     inputs=await self._inputs(exchange.id, chat, deadline),
@@ -209,37 +212,54 @@ class ChatEndpoint:
         await exchange.send({"type": "http.response.body", "body": response.body})
 
 
-@asynccontextmanager
-async def _until_gone(receive: Receive, deadline: Deadline) -> AsyncIterator[None]:
-    """Ends what runs within when the deadline passes or the client goes away.
+class _Stay:
+    """The time for which an answer is wanted: until the deadline, or until the client goes away.
+
+    The client is watched only from `WATCH_AFTER` on: a request that is over by then has nothing to
+    gain from a watcher, which would cost it a task.
 
     Raises:
         DeadlineExceeded: The deadline passed.
         RequestCancelled: The client went away.
     """
-    gone = False
 
-    async def watch() -> None:
-        nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
+    def __init__(self, receive: Receive, deadline: Deadline) -> None:
+        self._receive = receive
+        self._timer = asyncio.timeout_at(deadline.monotonic)
+        self._watcher: asyncio.Task[None] | None = None
+        self._gone = False
+
+    async def __aenter__(self) -> None:
+        await self._timer.__aenter__()
+        loop = asyncio.get_running_loop()
+        self._start = loop.call_later(WATCH_AFTER, self._start_watching)
+
+    def _start_watching(self) -> None:
+        self._watcher = asyncio.create_task(self._watch(), name="disconnect watch")
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
             pass
-        gone = True
-        timer.reschedule(asyncio.get_running_loop().time())
+        self._gone = True
+        self._timer.reschedule(asyncio.get_running_loop().time())
 
-    timer = asyncio.timeout_at(deadline.monotonic)
-    try:
-        async with timer:
-            watcher = asyncio.create_task(watch(), name="disconnect watch")
-            try:
-                yield
-            finally:
-                watcher.cancel()
-    except TimeoutError:
-        if gone:
-            raise RequestCancelled("the client went away") from None
-        raise DeadlineExceeded(
-            "the request's deadline passed before its answer was complete"
-        ) from None
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._start.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        try:
+            await self._timer.__aexit__(kind, error, traceback)
+        except TimeoutError:
+            if self._gone:
+                raise RequestCancelled("the client went away") from None
+            raise DeadlineExceeded(
+                "the request's deadline passed before its answer was complete"
+            ) from None
 
 
 def _request_id(scope: Scope) -> RequestId:

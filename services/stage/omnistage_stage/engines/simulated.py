@@ -1,8 +1,9 @@
 """An engine that computes nothing, at a fixed or zero cost per step; for tests and load.
 
 It behaves like a batching engine: one step loop serves every request it has, each step gives each of
-them one token, and a request that is cancelled leaves at the next step. It is never presented as a
-model. What it emits is set by `engineArgs`: text or tensors of any shape, at every step or at the
+them one token, and a request that is cancelled leaves at the next step. Steps without cost take no
+time: they are all done before the event loop has its next turn, as they would be in the thread of a
+real engine that costs nothing. It is never presented as a model. What it emits is set by `engineArgs`: text or tensors of any shape, at every step or at the
 end.
 """
 
@@ -143,7 +144,8 @@ class SimulatedEngine:
             await self._work.wait()
             self._work.clear()
             while self._jobs:
-                await asyncio.sleep(self._args.step_seconds)
+                if self._args.step_seconds:
+                    await asyncio.sleep(self._args.step_seconds)
                 for job in tuple(self._jobs):
                     self._step(job)
 

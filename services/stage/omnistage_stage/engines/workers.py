@@ -44,15 +44,18 @@ class WorkerThreads:
         When cancelled, tells the function through its `Work` and waits for its end.
         """
         work = Work()
-        future = asyncio.get_running_loop().run_in_executor(self._executor, function, work)
+        submitted = self._executor.submit(function, work)
+        result = asyncio.wrap_future(submitted)
         try:
-            await asyncio.wait([future])
+            await asyncio.wait([result])
         except asyncio.CancelledError:
             work.give_up()
-            if not future.cancel():
-                await asyncio.wait([future])
+            if not submitted.cancel():
+                await asyncio.wait([result])
+                # Looked at, so that asyncio does not report it as forgotten.
+                result.exception()
             raise
-        return future.result()
+        return result.result()
 
     async def close(self) -> None:
         """Ends the threads; returns when they have ended."""

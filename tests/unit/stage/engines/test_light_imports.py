@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_an_engine_without_its_runtime_says_what_to_install(
         check=True,
         capture_output=True,
         text=True,
-        cwd="tests",
+        cwd=Path(__file__).parents[3],
         timeout=60,
     )
 

@@ -7,7 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from omnistage_common.errors import EngineFailed, InvalidRequest, OmnistageError
+from omnistage_common.errors import (
+    EngineFailed,
+    InvalidRequest,
+    InvalidWeights,
+    OmnistageError,
+    SetupError,
+)
 from omnistage_stage.engines.protocol import FinishReason
 from omnistage_stage.engines.vllm.stepping import Finish, Piece, StepLoop
 
@@ -25,9 +31,11 @@ class WordCore:
 
     @property
     def active(self) -> int:
+        """Words in work."""
         return len(self.words)
 
     def add(self, ticket: int, order: str) -> OmnistageError | None:
+        """Takes a word."""
         self.threads.add(threading.get_ident())
         if not order:
             return InvalidRequest("an empty word")
@@ -35,10 +43,12 @@ class WordCore:
         return None
 
     def abort(self, tickets: Sequence[int]) -> None:
+        """Forgets words."""
         for ticket in tickets:
             self.words.pop(ticket, None)
 
     def step(self) -> list[Piece]:
+        """Spells a letter of each word, when the gate lets it."""
         self.threads.add(threading.get_ident())
         assert self.gate.acquire(timeout=10)
         if self.broken:
@@ -47,6 +57,7 @@ class WordCore:
         return [self._spell(ticket) for ticket in list(self.words)]
 
     def close(self) -> None:
+        """Remembers that it was closed."""
         self.closed = True
 
     def _spell(self, ticket: int) -> Piece:
@@ -177,14 +188,25 @@ async def test_a_request_cancelled_while_the_core_fails_does_not_wait_for_ever()
             await task
 
 
-async def test_what_loading_raises_comes_out_of_start() -> None:
+@pytest.mark.parametrize(
+    ("raised", "kind", "said"),
+    [
+        (InvalidWeights("no weights here"), InvalidWeights, "no weights here"),
+        (LookupError("no weights"), SetupError, "cannot be loaded: LookupError: no weights"),
+    ],
+)
+async def test_what_loading_raises_comes_out_of_start_as_one_of_our_errors(
+    raised: Exception, kind: type[OmnistageError], said: str
+) -> None:
     def fail() -> WordCore:
-        raise LookupError("no weights")
+        raise raised
 
     loop = StepLoop[str](fail, name="stepped")
-    with pytest.raises(LookupError, match="no weights"):
+    with pytest.raises(kind, match=said):
         await loop.start()
     await loop.stop()
+    with pytest.raises(EngineFailed, match="no weights"):
+        await loop.run("later", lambda _letter: None)
 
 
 async def test_stopping_fails_what_still_runs() -> None:

@@ -13,6 +13,8 @@ from pydantic.alias_generators import to_camel
 from omnistage_common.ids import EngineName, ModelName, OutputName, StageName
 
 __all__ = [
+    "BYTES_PATTERN",
+    "DURATION_PATTERN",
     "PATTERN_REMEDIES",
     "ByteQuantity",
     "CpuQuantity",
@@ -43,8 +45,8 @@ _ENGINE: Final = r"^[a-z][a-z0-9._-]*$"
 _SERVED: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
 _URI: Final = r"^[a-z][a-z0-9+.-]*://[^\s]+$"
 _ENV_NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
-_DURATION: Final = r"^([0-9]{1,5}(h|m|s|ms)){1,4}$"
-_BYTES: Final = r"^[0-9]{1,15}(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+DURATION_PATTERN: Final = r"^([0-9]{1,5}(h|m|s|ms)){1,4}$"
+BYTES_PATTERN: Final = r"^[0-9]{1,15}(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 _CPU: Final = r"^[0-9]{1,6}(\.[0-9]{1,3}|m)?$"
 _EXTENDED_RESOURCE: Final = (
     r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -61,8 +63,8 @@ PATTERN_REMEDIES: Final = {
     _URI: "write a source with its scheme, e.g. `hf://org/name@revision`, `package://name` "
     "or `file:///path`",
     _ENV_NAME: "use letters, digits and `_`; do not start with a digit",
-    _DURATION: "write whole numbers with units, e.g. `120s`, `1m30s` or `500ms`",
-    _BYTES: "write bytes with a unit, e.g. `64Mi` or `2Gi`",
+    DURATION_PATTERN: "write whole numbers with units, e.g. `120s`, `1m30s` or `500ms`",
+    BYTES_PATTERN: "write bytes with a unit, e.g. `64Mi` or `2Gi`",
     _CPU: "write cores, e.g. `2`, `0.5` or `500m`",
     _EXTENDED_RESOURCE: "write a device plugin's resource, e.g. `nvidia.com/gpu`",
     _IMAGE: "write an image reference, e.g. `registry.example/omnistage-stage:0.1.0`",
@@ -76,8 +78,8 @@ PortName = Annotated[OutputName, StringConstraints(min_length=1, max_length=32, 
 EngineId = Annotated[EngineName, StringConstraints(min_length=1, max_length=63, pattern=_ENGINE)]
 ServedName = Annotated[ModelName, StringConstraints(min_length=1, max_length=128, pattern=_SERVED)]
 ModelUri = Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=_URI)]
-Duration = Annotated[str, StringConstraints(min_length=2, max_length=32, pattern=_DURATION)]
-ByteQuantity = Annotated[str, StringConstraints(min_length=1, max_length=18, pattern=_BYTES)]
+Duration = Annotated[str, StringConstraints(min_length=2, max_length=32, pattern=DURATION_PATTERN)]
+ByteQuantity = Annotated[str, StringConstraints(min_length=1, max_length=18, pattern=BYTES_PATTERN)]
 CpuQuantity = Annotated[str, StringConstraints(min_length=1, max_length=12, pattern=_CPU)]
 ResourceName = Annotated[
     str, StringConstraints(min_length=3, max_length=316, pattern=_EXTENDED_RESOURCE)

