@@ -16,6 +16,7 @@ from omnistage_cli.commands import demo as demo_command
 from omnistage_cli.commands import render as render_command
 from omnistage_cli.commands import up as up_command
 from omnistage_cli.commands import validate as validate_command
+from omnistage_cli.commands.bench import bench_app
 from omnistage_cli.commands.reporting import print_problems
 from omnistage_common.errors import OmnistageError
 from omnistage_common.pipeline.loading import UnreadableFile
@@ -48,6 +49,7 @@ app.command(epilog=up_command.EXAMPLES)(up_command.up)
 app.command(epilog=demo_command.EXAMPLES)(demo_command.demo)
 app.command(epilog=validate_command.EXAMPLES)(validate_command.validate)
 app.command(epilog=render_command.EXAMPLES)(render_command.render)
+app.add_typer(bench_app)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so

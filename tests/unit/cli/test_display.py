@@ -59,7 +59,7 @@ def a_whole_run(display: Display) -> None:
     display.changed(THINKER, READY, ())
     display.ready(SITE)
     display.reported(
-        THINKER, ReplicaReport(running=3, queued=4, resident_bytes=700 * 2**20, message="")
+        THINKER, ReplicaReport(running=3, queued=4, resident_bytes=700 * 2**20)
     )
 
 

@@ -41,8 +41,6 @@ class ReplicaReport(Struct, frozen=True, kw_only=True):
     queued: int
     """Requests waiting for a place in it."""
     resident_bytes: int
-    message: str
-    """What it has to say about its state; empty when nothing."""
 
 
 class ReplicaClient:
@@ -100,5 +98,4 @@ class ReplicaClient:
             running=answer.occupancy.running,
             queued=answer.occupancy.queued,
             resident_bytes=answer.resident_bytes,
-            message=answer.message,
         )

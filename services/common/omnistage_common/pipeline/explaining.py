@@ -30,6 +30,8 @@ def explain(error: ValidationError, place: Place, model: type[BaseModel]) -> lis
 def _problem(detail: ErrorDetails, place: Place, model: type[BaseModel]) -> Problem:
     path = [part for part in detail["loc"] if part != "[key]"]
     where = place.at(*path)
+    if path == ["metadata", "namespace"] and detail["type"] == "extra_forbidden":
+        return where.problem("unknown field", "this kind belongs to the whole cluster; remove it")
     if detail["type"] == "extra_forbidden":
         known = outside_fields(model_at(model, path[:-1]))
         return where.problem("unknown field", closest(str(path[-1]), known, what="known fields"))

@@ -101,7 +101,7 @@ class HibariEngine:
 
     async def close(self) -> None:
         """Ends the threads and lets go of the model."""
-        await self._workers.close()
+        self._workers.close()
         self._speaker = None
 
     def _load(self, _work: Work) -> Any:

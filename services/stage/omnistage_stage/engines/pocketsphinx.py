@@ -103,7 +103,7 @@ class PocketsphinxEngine:
 
     async def close(self) -> None:
         """Ends the threads and lets go of the models."""
-        await self._workers.close()
+        self._workers.close()
         self._recognisers.clear()
 
     def _load(self, _work: Work) -> None:

@@ -57,6 +57,6 @@ class WorkerThreads:
             raise
         return result.result()
 
-    async def close(self) -> None:
-        """Ends the threads; returns when they have ended."""
-        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+    def close(self) -> None:
+        """Ends the threads; to be called when no work is left."""
+        self._executor.shutdown()

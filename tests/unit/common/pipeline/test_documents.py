@@ -96,8 +96,8 @@ def test_empty_documents_are_left_out() -> None:
         ("a: {<<: 3}\n", "f:1: a: merges `<<` something that is no mapping (name one)"),
         (
             "a: !!python/name:os.system x\n",
-            "f:1: a: has the value `x` with the tag `tag:yaml.org,2002:python/name:os.system` "
-            "(write plain YAML)",
+            ("f:1: a: has the value `x` with the tag `tag:yaml.org,2002:python/name:os.system` "
+            "(write plain YAML)"),
         ),
         ("a: !secret x\n", "f:1: a: has the value `x` with the tag `!secret` (write plain YAML)"),
         ("a: [1, 2\nb: 3\n", "f:2: is not YAML: expected ',' or ']', but got ':' (while parsing a flow sequence)"),

@@ -30,8 +30,8 @@ INVALID = [
     ),
     (
         ("  timeouts: {request: 60s}", "  frobnicate: 1"),
-        "p.yaml:51: spec.frobnicate: unknown field (known fields: model, rollout, stages, "
-        "streaming, template, timeouts, topology, transfer)",
+        ("p.yaml:51: spec.frobnicate: unknown field (known fields: model, rollout, stages, "
+        "streaming, template, timeouts, topology, transfer)"),
     ),
     (
         ("  timeouts: {request: 60s}", "  timeouts: {request: 60}"),
@@ -51,18 +51,18 @@ INVALID = [
     ),
     (
         ("  timeouts: {request: 60s}", "  transfer: {transport: Rdma}"),
-        "p.yaml:51: spec.transfer.transport: is `Rdma`, which is not one of Auto, RDMA, TCP, "
-        "SharedMemory",
+        ("p.yaml:51: spec.transfer.transport: is `Rdma`, which is not one of Auto, RDMA, TCP, "
+        "SharedMemory"),
     ),
     (
         ("mode: Full", "mode: Ful"),
-        "p.yaml:27: spec.edges[0].mode: is `Ful`, which is not one of Full, Stream "
-        "(did you mean `Full`?)",
+        ("p.yaml:27: spec.edges[0].mode: is `Ful`, which is not one of Full, Stream "
+        "(did you mean `Full`?)"),
     ),
     (
         ("{from: thinker, to: talker, output: hidden, mode: Full}", "{from: thinker, to: talker}"),
-        "p.yaml:27: spec.edges[0].output: is required (add it: Name of the producer's output; "
-        "the consumer receives it under the same name)",
+        ("p.yaml:27: spec.edges[0].output: is required (add it: Name of the producer's output; "
+        "the consumer receives it under the same name)"),
     ),
     (
         ("limits: {maxRunning: 8}", "limits: {maxRunning: 0}"),
@@ -70,33 +70,33 @@ INVALID = [
     ),
     (
         ("limits: {maxRunning: 8}", "limits: {maxQueued: 2000000}"),
-        "p.yaml:19: spec.stages[thinker].defaults.limits.maxQueued: must be at most 1048576, "
-        "not `2000000`",
+        ("p.yaml:19: spec.stages[thinker].defaults.limits.maxQueued: must be at most 1048576, "
+        "not `2000000`"),
     ),
     (
         ("limits: {maxRunning: 8}", "limits: {maxRunning: many}"),
-        "p.yaml:19: spec.stages[thinker].defaults.limits.maxRunning: must be a whole number, "
-        "not `many`",
+        ("p.yaml:19: spec.stages[thinker].defaults.limits.maxRunning: must be a whole number, "
+        "not `many`"),
     ),
     (
         ("limits: {maxRunning: 8}", "limits: {maxRunning: 1.5}"),
-        "p.yaml:19: spec.stages[thinker].defaults.limits.maxRunning: must be a whole number, "
-        "not `1.5`",
+        ("p.yaml:19: spec.stages[thinker].defaults.limits.maxRunning: must be a whole number, "
+        "not `1.5`"),
     ),
     (
         ("limits: {maxRunning: 8}", "limits: {slabBytes: 64MB}"),
-        "p.yaml:19: spec.stages[thinker].defaults.limits.slabBytes: is `64MB`, which has the "
-        "wrong form (write bytes with a unit, e.g. `64Mi` or `2Gi`)",
+        ("p.yaml:19: spec.stages[thinker].defaults.limits.slabBytes: is `64MB`, which has the "
+        "wrong form (write bytes with a unit, e.g. `64Mi` or `2Gi`)"),
     ),
     (
         ('{name: THREADS, value: "1"}', "{name: THREADS, value: 1}"),
-        "p.yaml:18: spec.stages[thinker].defaults.env[THREADS].value: must be text, not `1` "
-        '(quote it: "1")',
+        ("p.yaml:18: spec.stages[thinker].defaults.env[THREADS].value: must be text, not `1` "
+        '(quote it: "1")'),
     ),
     (
         ('{name: THREADS, value: "1"}', '{name: 1THREADS, value: "1"}'),
-        "p.yaml:18: spec.stages[thinker].defaults.env[1THREADS].name: is `1THREADS`, which has "
-        "the wrong form (use letters, digits and `_`; do not start with a digit)",
+        ("p.yaml:18: spec.stages[thinker].defaults.env[1THREADS].name: is `1THREADS`, which has "
+        "the wrong form (use letters, digits and `_`; do not start with a digit)"),
     ),
     (
         ("servedNames: [chat]", "servedNames: chat"),
@@ -104,22 +104,23 @@ INVALID = [
     ),
     (
         ('source: "hf://org/big@main"', "source: big"),
-        "p.yaml:46: spec.model.source: is `big`, which has the wrong form (write a source with "
-        "its scheme, e.g. `hf://org/name@revision`, `package://name` or `file:///path`)",
+        ("p.yaml:46: spec.model.source: is `big`, which has the wrong form (write a source with "
+        "its scheme, e.g. `hf://org/name@revision`, `package://name` or `file:///path`)"),
     ),
     (
         ("metadata: {name: small-node}", "metadata: {name: small-node, namespace: x}"),
-        "p.yaml:34: metadata.namespace: unknown field (known fields: annotations, labels, name)",
+        ("p.yaml:34: metadata.namespace: unknown field (this kind belongs to the whole cluster; remove "
+        "it)"),
     ),
     (
         ("kind: StageRuntime", "kind: StageRuntimes"),
-        "p.yaml:33: kind: is `StageRuntimes`, which this release does not know "
-        "(did you mean `StageRuntime`?)",
+        ("p.yaml:33: kind: is `StageRuntimes`, which this release does not know "
+        "(did you mean `StageRuntime`?)"),
     ),
     (
         ("kind: StageRuntime\n", ""),
-        "p.yaml:32: kind: is required (add one of InferencePipeline, PipelineTemplate, Stage, "
-        "StageRuntime)",
+        ("p.yaml:32: kind: is required (add one of InferencePipeline, PipelineTemplate, Stage, "
+        "StageRuntime)"),
     ),
     (
         ("apiVersion: omnistage.io/v1alpha1\nkind: StageRuntime", "apiVersion: v1\nkind: StageRuntime"),
@@ -139,8 +140,10 @@ def test_a_broken_document_does_not_make_its_name_unknown_to_others() -> None:
     lines = lines_of(bent(("execution: Generation", "execution: Generator")))
 
     assert lines == [
-        "p.yaml:21: spec.stages[talker].execution: is `Generator`, which is not one of "
-        "Autoregressive, Generation, Diffusion (did you mean `Generation`?)"
+        (
+            "p.yaml:21: spec.stages[talker].execution: is `Generator`, which is not one of "
+            "Autoregressive, Generation, Diffusion (did you mean `Generation`?)"
+        )
     ]
 
 
@@ -166,7 +169,9 @@ def test_what_a_cluster_adds_to_a_resource_is_no_problem() -> None:
 
 
 def test_a_document_that_is_no_mapping_is_named() -> None:
-    assert lines_of("- a\n- b\n") == ["p.yaml:1: is not a mapping (write one resource per document)"]
+    assert lines_of("- a\n- b\n") == [
+        "p.yaml:1: is not a mapping (write one resource per document)"
+    ]
 
 
 def test_a_file_without_resources_says_so() -> None:
@@ -190,7 +195,11 @@ def test_several_files_are_one_set_of_resources(tmp_path: Path) -> None:
     resources = load_files(paths)
 
     assert resources.problems == ()
-    assert [len(resources.templates), len(resources.runtimes), len(resources.pipelines)] == [1, 1, 1]
+    assert [len(resources.templates), len(resources.runtimes), len(resources.pipelines)] == [
+        1,
+        1,
+        1,
+    ]
     assert resources.pipelines[0].source.file == str(paths[2])
 
 

@@ -38,8 +38,10 @@ def test_a_value_is_yaml_except_where_the_field_is_text(
         ("a..b=1", "--set a..b=1: is not `path=value` (e.g. `stages.thinker.replicas=2`)"),
         (
             "stages.t.replicas=[1",
-            "--set stages.t.replicas: is not YAML: expected ',' or ']', but got '<stream end>' "
-            "(quote it)",
+            (
+                "--set stages.t.replicas: is not YAML: expected ',' or ']', but got '<stream end>' "
+                "(quote it)"
+            ),
         ),
     ],
 )

@@ -16,23 +16,31 @@ TEXT = "    - {stage: thinker, output: text, modality: text}\n"
 TOPOLOGY = [
     (
         [("    - name: talker", "    - name: thinker")],
-        "p.yaml:20: spec.stages[thinker].name: is `thinker` like an earlier stage (give each stage "
-        "a name of its own)",
+        (
+            "p.yaml:20: spec.stages[thinker].name: is `thinker` like an earlier stage (give each stage "
+            "a name of its own)"
+        ),
     ),
     (
         [("{name: hidden, kind: hidden_states}", "{name: text, kind: hidden_states}")],
-        "p.yaml:12: spec.stages[thinker].produces[text].name: is `text` like an earlier one (give "
-        "each a name of its own)",
+        (
+            "p.yaml:12: spec.stages[thinker].produces[text].name: is `text` like an earlier one (give "
+            "each a name of its own)"
+        ),
     ),
     (
         [("{name: conversation, kind: conversation}", "{name: conversaton, kind: conversation}")],
-        "p.yaml:9: spec.stages[thinker].consumes[conversaton].name: no request brings "
-        "`conversaton` (did you mean `conversation`?; what comes from another stage is an edge)",
+        (
+            "p.yaml:9: spec.stages[thinker].consumes[conversaton].name: no request brings "
+            "`conversaton` (did you mean `conversation`?; what comes from another stage is an edge)"
+        ),
     ),
     (
         [("{name: conversation, kind: conversation}", "{name: conversation, kind: text}")],
-        "p.yaml:9: spec.stages[thinker].consumes[conversation].kind: is `text`, but the request's "
-        "`conversation` is `conversation` (write `kind: conversation`)",
+        (
+            "p.yaml:9: spec.stages[thinker].consumes[conversation].kind: is `text`, but the request's "
+            "`conversation` is `conversation` (write `kind: conversation`)"
+        ),
     ),
     (
         [("from: thinker", "from: thinkr")],
@@ -48,13 +56,17 @@ TOPOLOGY = [
     ),
     (
         [("output: hidden", "output: hidden, kind: tokens")],
-        "p.yaml:27: spec.edges[0].kind: is `tokens`, but thinker makes `hidden` as "
-        "`hidden_states` (write `kind: hidden_states`, or leave it out)",
+        (
+            "p.yaml:27: spec.edges[0].kind: is `tokens`, but thinker makes `hidden` as "
+            "`hidden_states` (write `kind: hidden_states`, or leave it out)"
+        ),
     ),
     (
         [("kind: hidden_states", "kind: kv_cache"), ("mode: Full", "mode: Stream")],
-        "p.yaml:27: spec.edges[0].mode: is `Stream`, but `kv_cache` cannot be handed over in "
-        "pieces (write `mode: Full`)",
+        (
+            "p.yaml:27: spec.edges[0].mode: is `Stream`, but `kv_cache` cannot be handed over in "
+            "pieces (write `mode: Full`)"
+        ),
     ),
     (
         [(EDGE, EDGE + EDGE)],
@@ -62,8 +74,10 @@ TOPOLOGY = [
     ),
     (
         [(EDGE, EDGE + "    - {from: talker, to: thinker, output: speech}\n")],
-        "p.yaml:28: spec.edges[1]: closes the cycle thinker -> talker -> thinker (remove an edge "
-        "of it)",
+        (
+            "p.yaml:28: spec.edges[1]: closes the cycle thinker -> talker -> thinker (remove an edge "
+            "of it)"
+        ),
     ),
     (
         [(EDGE, EDGE + "    - {from: talker, to: talker, output: speech}\n")],
@@ -75,38 +89,52 @@ TOPOLOGY = [
     ),
     (
         [(SPEECH, "    - {stage: talker, output: sound, modality: audio}\n")],
-        "p.yaml:30: spec.outputs[1].output: talker makes no output `sound` (outputs of talker: "
-        "speech)",
+        (
+            "p.yaml:30: spec.outputs[1].output: talker makes no output `sound` (outputs of talker: "
+            "speech)"
+        ),
     ),
     (
         [(SPEECH, "    - {stage: talker, output: speech, modality: image}\n")],
-        "p.yaml:30: spec.outputs[1].modality: is `image`, but talker makes `speech` as `waveform` "
-        "(name an output of kind `image`)",
+        (
+            "p.yaml:30: spec.outputs[1].modality: is `image`, but talker makes `speech` as `waveform` "
+            "(name an output of kind `image`)"
+        ),
     ),
     (
         [(SPEECH, "    - {stage: talker, output: speech}\n")],
-        "p.yaml:30: spec.outputs[1].modality: is left out, but `speech` is `waveform`; only a "
-        "transcript, which is text, has no modality (add one of text, audio, image, video)",
+        (
+            "p.yaml:30: spec.outputs[1].modality: is left out, but `speech` is `waveform`; only a "
+            "transcript, which is text, has no modality (add one of text, audio, image, video)"
+        ),
     ),
     (
         [(SPEECH, SPEECH + TEXT)],
-        "p.yaml:31: spec.outputs[2].modality: is `text` like an earlier output (a client could "
-        "not tell them apart; keep one output for each modality)",
+        (
+            "p.yaml:31: spec.outputs[2].modality: is `text` like an earlier output (a client could "
+            "not tell them apart; keep one output for each modality)"
+        ),
     ),
     (
         [(TEXT, ""), (SPEECH, "    - {stage: thinker, output: text}\n")],
-        "p.yaml:28: spec.outputs: offers nothing that a client can ask for (give an output a "
-        "`modality`)",
+        (
+            "p.yaml:28: spec.outputs: offers nothing that a client can ask for (give an output a "
+            "`modality`)"
+        ),
     ),
     (
         [(EDGE, ""), ("  edges:\n", "")],
-        "p.yaml:20: spec.stages[talker]: can never run: it takes nothing from the request and no "
-        "edge leads to it (add `consumes` or an edge)",
+        (
+            "p.yaml:20: spec.stages[talker]: can never run: it takes nothing from the request and no "
+            "edge leads to it (add `consumes` or an edge)"
+        ),
     ),
     (
         [(SPEECH, "")],
-        "p.yaml:20: spec.stages[talker]: works for nobody: no edge and no output takes what it "
-        "makes (add an edge or an output, or remove the stage)",
+        (
+            "p.yaml:20: spec.stages[talker]: works for nobody: no edge and no output takes what it "
+            "makes (add an edge or an output, or remove the stage)"
+        ),
     ),
 ]
 
@@ -127,8 +155,10 @@ def test_two_things_must_not_arrive_under_one_name() -> None:
     ]
 
     assert lines_of(bent(*changes)) == [
-        "p.yaml:29: spec.edges[1].output: talker already takes a `hidden` from thinker (give the "
-        "producer's output another name)"
+        (
+            "p.yaml:29: spec.edges[1].output: talker already takes a `hidden` from thinker (give the "
+            "producer's output another name)"
+        )
     ]
 
 
@@ -139,28 +169,28 @@ PIPELINE = [
     ),
     (
         [("  template: {name: omni}\n", "")],
-        "p.yaml:44: spec: has neither `template` nor `topology` (add `template: {name: ...}` with "
-        "the name of a PipelineTemplate)",
+        ("p.yaml:44: spec: has neither `template` nor `topology` (add `template: {name: ...}` with "
+        "the name of a PipelineTemplate)"),
     ),
     (
         [("runtime: {name: small-node}", "runtime: {name: big-node}")],
-        "p.yaml:49: spec.stages[thinker].runtime.name: there is no StageRuntime `big-node` "
-        "(StageRuntimes: small-node)",
+        ("p.yaml:49: spec.stages[thinker].runtime.name: there is no StageRuntime `big-node` "
+        "(StageRuntimes: small-node)"),
     ),
     (
         [("    - name: thinker\n      runtime", "    - name: thinkers\n      runtime")],
-        "p.yaml:48: spec.stages[thinkers]: the topology has no stage `thinkers` (did you mean "
-        "`thinker`?)",
+        ("p.yaml:48: spec.stages[thinkers]: the topology has no stage `thinkers` (did you mean "
+        "`thinker`?)"),
     ),
     (
         [("runtime: {name: small-node}", "stageRef: {name: shared}")],
-        "p.yaml:49: spec.stages[thinker].stageRef.name: there is no Stage `shared` (there are no "
-        "Stages)",
+        ("p.yaml:49: spec.stages[thinker].stageRef.name: there is no Stage `shared` (there are no "
+        "Stages)"),
     ),
     (
         [("      engineArgs: {width: 3}", "    - name: thinker")],
-        "p.yaml:50: spec.stages[thinker].name: is `thinker` like an earlier entry (write one entry "
-        "for each stage)",
+        ("p.yaml:50: spec.stages[thinker].name: is `thinker` like an earlier entry (write one entry "
+        "for each stage)"),
     ),
     (
         [("      engineArgs: {width: 3}", "      replicas: 2\n      autoscaling: {maxReplicas: 3}")],
@@ -168,8 +198,8 @@ PIPELINE = [
     ),
     (
         [("      engineArgs: {width: 3}", "      autoscaling: {minReplicas: 4, maxReplicas: 3}")],
-        "p.yaml:50: spec.stages[thinker].autoscaling.minReplicas: is 4, which is more than "
-        "maxReplicas 3 (make it at most as many)",
+        ("p.yaml:50: spec.stages[thinker].autoscaling.minReplicas: is 4, which is more than "
+        "maxReplicas 3 (make it at most as many)"),
     ),
     (
         [("engineArgs: {width: 3}", "env: [{name: A}]")],
@@ -177,13 +207,13 @@ PIPELINE = [
     ),
     (
         [("engineArgs: {width: 3}", "env: [{name: A, value: x, secretKey: {name: s, key: k}}]")],
-        "p.yaml:50: spec.stages[thinker].env[A]: has both `value` and `secretKey` (keep one of "
-        "them)",
+        ("p.yaml:50: spec.stages[thinker].env[A]: has both `value` and `secretKey` (keep one of "
+        "them)"),
     ),
     (
         [("engineArgs: {width: 3}", "env: [{name: A, value: x}, {name: A, value: y}]")],
-        "p.yaml:50: spec.stages[thinker].env[A].name: is `A` like an earlier variable (keep one "
-        "of them)",
+        ("p.yaml:50: spec.stages[thinker].env[A].name: is `A` like an earlier variable (keep one "
+        "of them)"),
     ),
     (
         [("servedNames: [chat]", "servedNames: [chat, chat]")],
@@ -191,23 +221,23 @@ PIPELINE = [
     ),
     (
         [("request: 60s", "request: 0s")],
-        "p.yaml:51: spec.timeouts.request: is `0s`; no request could be served (write a longer "
-        "time, e.g. `120s`)",
+        ("p.yaml:51: spec.timeouts.request: is `0s`; no request could be served (write a longer "
+        "time, e.g. `120s`)"),
     ),
     (
         [("  engine: simulated\n  engineArgs", "  engine: vllm\n  engineArgs")],
-        "p.yaml:49: spec.stages[thinker].runtime.name: names a runtime for `vllm`, but stage "
-        "thinker runs on `simulated` (name a StageRuntime whose engine is `simulated`)",
+        ("p.yaml:49: spec.stages[thinker].runtime.name: names a runtime for `vllm`, but stage "
+        "thinker runs on `simulated` (name a StageRuntime whose engine is `simulated`)"),
     ),
     (
         [("        engine: simulated\n  edges", "        replicas: 1\n  edges")],
-        "p.yaml:20: spec.stages[talker]: has no engine (name a `runtime`, or set "
-        "`defaults.engine` in the topology)",
+        ("p.yaml:20: spec.stages[talker]: has no engine (name a `runtime`, or set "
+        "`defaults.engine` in the topology)"),
     ),
     (
-        [("  template: {name: omni}\n", "  template: {name: omni}\n  topology: {stages: [{name: a, "
+        [("  template: {name: omni}\n", ("  template: {name: omni}\n  topology: {stages: [{name: a, "
           "execution: Generation, produces: [{name: t, kind: text}]}], outputs: [{stage: a, "
-          "output: t, modality: text}]}\n")],
+          "output: t, modality: text}]}\n"))],
         "p.yaml:45: spec.template: is given beside `topology` (keep one of them)",
     ),
 ]  # fmt: skip
@@ -224,38 +254,38 @@ UNSUPPORTED = [
     (
         ("mode: Full", "mode: Stream"),
         Severity.ERROR,
-        "p.yaml:27: spec.edges[0].mode: is `Stream`, which this release does not run yet (write "
-        "`mode: Full`, or `streaming: {chunked: false}` in the pipeline)",
+        ("p.yaml:27: spec.edges[0].mode: is `Stream`, which this release does not run yet (write "
+        "`mode: Full`, or `streaming: {chunked: false}` in the pipeline)"),
     ),
     (
         ("      engineArgs: {width: 3}", "      parallelism: {tensor: 2}"),
         Severity.ERROR,
-        "p.yaml:50: spec.stages[thinker].parallelism: spreads a replica over devices, which this "
-        "release does not do (remove it, or use the engine's own argument in `engineArgs`)",
+        ("p.yaml:50: spec.stages[thinker].parallelism: spreads a replica over devices, which this "
+        "release does not do (remove it, or use the engine's own argument in `engineArgs`)"),
     ),
     (
         ("      engineArgs: {width: 3}", "      replicas: 0"),
         Severity.ERROR,
-        "p.yaml:50: spec.stages[thinker].replicas: is 0; without a replica the pipeline cannot "
-        "serve (write at least 1)",
+        ("p.yaml:50: spec.stages[thinker].replicas: is 0; without a replica the pipeline cannot "
+        "serve (write at least 1)"),
     ),
     (
         ("      engineArgs: {width: 3}", "      autoscaling: {minReplicas: 2, maxReplicas: 3}"),
         Severity.WARNING,
-        "p.yaml:50: spec.stages[thinker].autoscaling: needs a cluster; 2 replicas will run (write "
-        "`replicas` for another number)",
+        ("p.yaml:50: spec.stages[thinker].autoscaling: needs a cluster; 2 replicas will run (write "
+        "`replicas` for another number)"),
     ),
     (
         ("engineArgs: {width: 3}", "env: [{name: TOKEN, secretKey: {name: s, key: k}}]"),
         Severity.WARNING,
-        "p.yaml:50: spec.stages[thinker].env[TOKEN].secretKey: names a Secret, which only a "
-        "cluster has; the variable stays unset (add `--set stages.thinker.env.TOKEN=...`)",
+        ("p.yaml:50: spec.stages[thinker].env[TOKEN].secretKey: names a Secret, which only a "
+        "cluster has; the variable stays unset (add `--set stages.thinker.env.TOKEN=...`)"),
     ),
     (
         ("  timeouts: {request: 60s}", "  transfer: {transport: RDMA}"),
         Severity.WARNING,
-        "p.yaml:51: spec.transfer.transport: is `RDMA`; between processes of one host, shared "
-        "memory is used (write `Auto` to let each pair of replicas choose)",
+        ("p.yaml:51: spec.transfer.transport: is `RDMA`; between processes of one host, shared "
+        "memory is used (write `Auto` to let each pair of replicas choose)"),
     ),
 ]  # fmt: skip
 
@@ -308,8 +338,10 @@ def test_two_resources_of_one_kind_and_name_are_refused() -> None:
     parts = VALID.split("---\n")
 
     assert lines_of("---\n".join([*parts, parts[1]])) == [
-        "p.yaml:55: metadata.name: there is a StageRuntime `small-node` already, at p.yaml:34 "
-        "(give one of them another name)"
+        (
+            "p.yaml:55: metadata.name: there is a StageRuntime `small-node` already, at p.yaml:34 "
+            "(give one of them another name)"
+        )
     ]
 
 
@@ -318,8 +350,10 @@ def test_one_model_name_is_served_by_one_pipeline() -> None:
     other = parts[2].replace("{name: chat}", "{name: other}")
 
     assert lines_of("---\n".join([*parts, other])) == [
-        "p.yaml:56: spec.model.servedNames[0]: the model `chat` is served by the pipeline chat "
-        "already (serve each name by one pipeline)"
+        (
+            "p.yaml:58: spec.model.servedNames[0]: the model `chat` is served by the pipeline chat "
+            "already (serve each name by one pipeline)"
+        )
     ]
 
 
@@ -343,7 +377,10 @@ spec:
   produces: [{name: speech, kind: waveform}]
   replicas: 2
 """
-USES_SHARED = ("  timeouts: {request: 60s}\n", "    - name: talker\n      stageRef: {name: voice}\n")
+USES_SHARED = (
+    "  timeouts: {request: 60s}\n",
+    "    - name: talker\n      stageRef: {name: voice}\n",
+)
 
 
 def with_shared(*changes: tuple[str, str]) -> str:
@@ -363,19 +400,19 @@ def test_a_shared_stage_that_fits_is_no_problem() -> None:
     [
         (
             ("  execution: Generation\n  engine", "  execution: Diffusion\n  engine"),
-            "p.yaml:52: spec.stages[talker].stageRef.name: names a Stage that is "
-            f"{Execution.DIFFUSION.value}, but talker is Generation (name another Stage)",
+            ("p.yaml:52: spec.stages[talker].stageRef.name: names a Stage that is "
+            f"{Execution.DIFFUSION.value}, but talker is Generation (name another Stage)"),
         ),
         (
             ("produces: [{name: speech, kind: waveform}]", "produces: [{name: sound, kind: waveform}]"),
-            "p.yaml:52: spec.stages[talker].stageRef.name: names a Stage that produces sound "
+            ("p.yaml:52: spec.stages[talker].stageRef.name: names a Stage that produces sound "
             "(waveform), but talker produces speech (waveform) (make the Stage voice and the "
-            "topology agree)",
+            "topology agree)"),
         ),
         (
             ("stageRef: {name: voice}\n", "stageRef: {name: voice}\n      replicas: 3\n"),
-            "p.yaml:53: spec.stages[talker].replicas: is set beside `stageRef` (set it in the "
-            "Stage voice)",
+            ("p.yaml:53: spec.stages[talker].replicas: is set beside `stageRef` (set it in the "
+            "Stage voice)"),
         ),
         (
             ("  replicas: 2\n", "  replicas: 2\n  autoscaling: {maxReplicas: 3}\n"),

@@ -16,7 +16,7 @@ ENOUGH_S = 10.0
 async def workers() -> AsyncIterator[WorkerThreads]:
     threads = WorkerThreads(name="tested", size=1)
     yield threads
-    await threads.close()
+    threads.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("tested")]
 
 

@@ -90,7 +90,7 @@ class VllmEngine:
     async def close(self) -> None:
         """Frees the model and ends both threads."""
         await self._steps.stop()
-        await self._tokenizing.close()
+        self._tokenizing.close()
         self._tokenizer = None
 
     def _make_core(self) -> VllmCore:
