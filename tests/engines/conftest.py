@@ -22,7 +22,6 @@ CONTEXT = 512
 FOREIGN_WARNINGS = (
     "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
     "ignore:`torch.distributed.reduce_op` is deprecated:FutureWarning",
-    "ignore:builtin type .* has no __module__ attribute:DeprecationWarning",
 )
 """What torch and vLLM say about themselves when they are imported."""
 

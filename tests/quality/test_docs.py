@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -45,7 +44,7 @@ def omnistage_commands() -> Iterator[tuple[Path, str]]:
     for page in PAGES:
         for words in command_lines(page):
             if Path(words[0]).name == "omnistage":
-                yield page, shlex.join(words[1:])
+                yield page, " ".join(words[1:])
 
 
 def subcommand(words: Sequence[str]) -> list[str]:

@@ -58,9 +58,7 @@ def a_whole_run(display: Display) -> None:
     display.changed(THINKER, Supervision(), ())
     display.changed(THINKER, READY, ())
     display.ready(SITE)
-    display.reported(
-        THINKER, ReplicaReport(running=3, queued=4, resident_bytes=700 * 2**20)
-    )
+    display.reported(THINKER, ReplicaReport(running=3, queued=4, resident_bytes=700 * 2**20))
 
 
 @pytest.mark.parametrize(("terminal", "kind"), [(True, LiveDisplay), (False, PlainDisplay)])

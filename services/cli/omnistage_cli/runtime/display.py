@@ -40,7 +40,7 @@ _STYLES: Final = {
 _MOVING: Final = {ReplicaPhase.STARTING, ReplicaPhase.LOADING, ReplicaPhase.STOPPING}
 _WITH_PROCESS: Final = {ReplicaPhase.STARTING, ReplicaPhase.BACKING_OFF}
 """Phases that begin with the start or the end of a process: seconds count from there."""
-_REFRESHES_PER_SECOND: Final = 8
+_REFRESHES_PER_SECOND: Final = 4
 
 
 class PlainDisplay:

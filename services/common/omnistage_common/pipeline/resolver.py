@@ -26,7 +26,7 @@ from omnistage_common.pipeline.plan import (
     StagePlan,
     Timeouts,
 )
-from omnistage_common.pipeline.problems import raise_errors
+from omnistage_common.pipeline.problems import ResourceProblems, raise_errors
 from omnistage_common.pipeline.quantities import seconds_of
 from omnistage_common.pipeline.resources import TimeoutSettings, Topology
 from omnistage_common.pipeline.revisions import pipeline_revision
@@ -56,8 +56,9 @@ def resolve(
     command_line, problems = command_line_of(overrides)
     raise_errors(problems)
     selection, problems = select(resources, choose_pipeline(resources, pipeline), command_line)
-    raise_errors(problems if selection is None else (*problems, *selection_problems(selection)))
-    assert selection is not None  # noqa: S101 - no selection is an error, which was raised
+    if selection is None:
+        raise ResourceProblems(problems)
+    raise_errors((*problems, *selection_problems(selection)))
     return _plan(selection)
 
 

@@ -174,12 +174,12 @@ class ChatEndpoint:
     async def _stream(self, exchange: _Exchange, chat: ChatRequest, sequence: Sequence) -> None:
         opened = False
 
-        async def send(data: bytes) -> None:
+        async def send(data: bytes, *, last: bool) -> None:
             nonlocal opened
             if not opened:
                 opened = True
                 await start(exchange.send, 200, (*EVENT_STREAM, exchange.head))
-            await exchange.send({"type": "http.response.body", "body": data, "more_body": True})
+            await exchange.send({"type": "http.response.body", "body": data, "more_body": not last})
 
         answer = exchange.answer = StreamedAnswer(
             send, request_id=exchange.id, model=chat.model, audio_format=chat.audio_format
@@ -190,7 +190,6 @@ class ChatEndpoint:
             usage=sequence.usage() if chat.include_usage else None,
             report=_report(exchange, sequence, answer.transcripts),
         )
-        await exchange.send({"type": "http.response.body", "body": b""})
 
     async def _refuse(self, exchange: _Exchange, error: OmnistageError) -> None:
         if isinstance(error, RequestCancelled):
@@ -205,7 +204,6 @@ class ChatEndpoint:
             )
         if exchange.answer is not None and exchange.answer.started:
             await exchange.answer.fail(error)
-            await exchange.send({"type": "http.response.body", "body": b""})
             return
         response = error_response(error)
         await start(exchange.send, response.status, (*response.headers, exchange.head))

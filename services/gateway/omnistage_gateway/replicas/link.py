@@ -119,6 +119,8 @@ class ReplicaLink:
     ) -> None:
         while True:
             await self._wake.wait()
+            # One more turn of the loop: whatever this turn opens leaves in the same message.
+            await asyncio.sleep(0)
             self._wake.clear()
             frames, self._outgoing = self._outgoing, []
             for start in range(0, len(frames), FRAMES_PER_MESSAGE):

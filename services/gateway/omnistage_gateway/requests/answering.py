@@ -7,7 +7,7 @@ gets a status of its own; after it, a failure is an event of the stream.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Protocol
 
 from omnistage_common.errors import EngineFailed, OmnistageError
@@ -21,8 +21,12 @@ from omnistage_gateway.openai.chunks import DONE, ChunkEncoder, error_event
 
 __all__ = ["AnswerSink", "StreamedAnswer", "Transcripts", "WholeAnswer"]
 
-Send = Callable[[bytes], Awaitable[None]]
-"""Sends bytes to the client; waits while its connection is full."""
+
+class Send(Protocol):
+    """Sends bytes to the client; waits while its connection is full."""
+
+    def __call__(self, data: bytes, *, last: bool) -> Awaitable[None]:
+        """Sends a piece of the stream, or the last one."""
 
 
 class AnswerSink(Protocol):
@@ -138,14 +142,16 @@ class StreamedAnswer:
 
     async def flush(self) -> None:
         """Sends what came in this turn."""
-        if not self._events:
-            return
+        if self._events:
+            await self._send(self._taken(), last=False)
+
+    def _taken(self) -> bytes:
         if not self.started:
             self.started = True
             self._events.insert(0, self._chunks.role())
         data = b"".join(self._events)
         self._events.clear()
-        await self._send(data)
+        return data
 
     async def finish(
         self,
@@ -174,12 +180,12 @@ class StreamedAnswer:
             self._events.append(self._chunks.finish(finish_reason))
             self._events.append(self._chunks.usage(usage, report))
         self._events.append(DONE)
-        await self.flush()
+        await self._send(self._taken(), last=True)
 
     async def fail(self, error: OmnistageError) -> None:
         """Sends the event that says how a stream that had started failed."""
         self._events.clear()
-        await self._send(error_event(error))
+        await self._send(error_event(error), last=True)
 
 
 def _text(content: Content) -> str:

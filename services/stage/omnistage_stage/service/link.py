@@ -182,6 +182,8 @@ class Link:
     async def _write(self, send: Callable[[list[FromReplica]], Awaitable[None]]) -> None:
         while not self._finished or self._news or self._ready:
             await self._wake.wait()
+            # One more turn of the loop: whatever this turn makes ready leaves in the same message.
+            await asyncio.sleep(0)
             self._wake.clear()
             frames = self._collect()
             for start in range(0, len(frames), FRAMES_PER_MESSAGE):

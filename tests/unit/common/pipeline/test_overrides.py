@@ -62,7 +62,7 @@ def test_text_that_is_no_override_is_refused(text: str, problem: str) -> None:
         ("stages.thinker=2", "--set stages.thinker: cannot be set (set a field of a stage by its name)"),
         ("topology.stages=[]", "--set topology.stages: cannot be set (set a field of a stage by its name)"),
         ("timeouts.request=soon", "--set timeouts.request: is `soon`, which has the wrong form (write whole numbers with units, e.g. `120s`, `1m30s` or `500ms`)"),
-        ("timeots.request=1s", "--set timeots: unknown field (did you mean `timeouts`?)"),
+        ("timeout.request=1s", "--set timeout: unknown field (did you mean `timeouts`?)"),
         ("stages.thinker.runtime.name=nope", "--set stages.thinker.runtime.name: there is no StageRuntime `nope` (StageRuntimes: small-node)"),
         ("stages.thinker.env.9=x", "--set stages.thinker.env.9.name: is `9`, which has the wrong form (use letters, digits and `_`; do not start with a digit)"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from omnistage_common.errors import InvalidPipeline, status_of
 from omnistage_common.ids import ModelName, PipelineName, StageName
-from omnistage_common.pipeline.loading import Document, Resources, load_text
+from omnistage_common.pipeline.loading import Resources, load_text
 from omnistage_common.pipeline.origins import origin_of
 from omnistage_common.pipeline.plan import (
     EdgeMode,
@@ -22,7 +22,6 @@ from omnistage_common.pipeline.plan import (
 )
 from omnistage_common.pipeline.problems import ResourceProblems
 from omnistage_common.pipeline.resolver import resolve
-from omnistage_common.pipeline.resources import Resource
 from unit.common.pipeline.examples import VALID, bent, plan_of
 
 THINKER = StageName("thinker")
@@ -296,13 +295,14 @@ def test_a_file_with_problems_of_its_own_gives_no_plan(change: tuple[str, str]) 
 
 def test_resources_made_in_python_resolve_like_those_from_a_file() -> None:
     loaded = load_text(VALID, file="p")
-    documents: tuple[Document[Resource], ...] = (
-        *loaded.templates,
-        *loaded.runtimes,
-        *loaded.pipelines,
+
+    made = Resources.of(
+        *(each.resource for each in loaded.templates),
+        *(each.resource for each in loaded.runtimes),
+        *(each.resource for each in loaded.pipelines),
     )
 
-    assert resolve(Resources.of(*(each.resource for each in documents))) == resolve(loaded)
+    assert resolve(made) == resolve(loaded)
 
 
 def test_the_order_of_documents_changes_nothing() -> None:

@@ -51,8 +51,8 @@ TOPOLOGY = [
         "p.yaml:27: spec.edges[0].to: there is no stage `vocoder` (stages: talker, thinker)",
     ),
     (
-        [("output: hidden", "output: hiden")],
-        "p.yaml:27: spec.edges[0].output: thinker makes no output `hiden` (did you mean `hidden`?)",
+        [("output: hidden", "output: hiddn")],
+        "p.yaml:27: spec.edges[0].output: thinker makes no output `hiddn` (did you mean `hidden`?)",
     ),
     (
         [("output: hidden", "output: hidden, kind: tokens")],
