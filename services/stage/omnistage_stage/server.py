@@ -75,6 +75,7 @@ class StageServer:
                 try:
                     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
                     if serving.done():
+                        self._drain.finish_links()
                         await serving
                     await health_servicer.enter_graceful_shutdown()
                     left = await self._drain.run(self._drain_grace)

@@ -113,13 +113,13 @@ class ChatEndpoint:
             self._metrics.ended(exchange.model, outcome, seconds)
 
     async def _answer(self, exchange: _Exchange) -> None:
-        body = await read_body(exchange.receive, self._admission.max_body_bytes)
-        chat = parse_chat_request(body)
+        chat = parse_chat_request(await self._body(exchange))
         pipeline = self._catalog.find(chat.model)
         exchange.model = chat.model
         brings = frozenset((CONVERSATION, AUDIO) if chat.audio_inputs else (CONVERSATION,))
         route = pipeline.routes.find(brings, chat.modalities)
-        deadline = Deadline.after(_timeout(exchange.scope, pipeline.plan.timeouts.request))
+        timeout = _timeout(exchange.scope, pipeline.plan.timeouts.request)
+        deadline = Deadline(monotonic=exchange.started_at + timeout)
         with self._owned_tensors(exchange.id):
             async with _Stay(exchange.receive, deadline):
                 request = StagedRequest(
@@ -134,6 +134,14 @@ class ChatEndpoint:
                     await self._stream(exchange, chat, sequence)
                 else:
                     await self._whole(exchange, chat, sequence)
+
+    async def _body(self, exchange: _Exchange) -> bytes:
+        """The body; which pipeline's deadline counts is in it, so the longest one holds for it."""
+        try:
+            async with asyncio.timeout_at(exchange.started_at + self._catalog.longest_timeout):
+                return await read_body(exchange.receive, self._admission.max_body_bytes)
+        except TimeoutError:
+            raise DeadlineExceeded("the request's body did not come in time") from None
 
     @contextmanager
     def _owned_tensors(self, owner: RequestId) -> Iterator[None]:

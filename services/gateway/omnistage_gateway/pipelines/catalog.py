@@ -36,6 +36,11 @@ class Catalog:
         }
 
     @property
+    def longest_timeout(self) -> float:
+        """Seconds that a request may take on the pipeline that gives it most."""
+        return max(pipeline.plan.timeouts.request for pipeline in self.pipelines)
+
+    @property
     def models(self) -> tuple[ModelName, ...]:
         """Names that clients may ask for."""
         return tuple(self._by_model)

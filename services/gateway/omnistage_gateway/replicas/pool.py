@@ -27,6 +27,15 @@ class StagePool:
         """Whether a request could be served now."""
         return any(link.phase is Phase.READY for link in self.links)
 
+    def check_ready(self) -> None:
+        """Returns when a request could be served now.
+
+        Raises:
+            StageUnavailable: No replica is ready.
+        """
+        if not self.ready:
+            raise self._unavailable()
+
     def choose(self) -> ReplicaLink:
         """The ready replica with the least outstanding work.
 
@@ -41,14 +50,14 @@ class StagePool:
             if link.phase is Phase.READY and (best is None or link.outstanding < best.outstanding):
                 best = link
         if best is None:
-            raise StageUnavailable(
-                f"no replica of stage {self.stage} is ready: {self._states()}; try again soon"
-            )
+            raise self._unavailable()
         return best
 
-    def _states(self) -> str:
-        states = (
+    def _unavailable(self) -> StageUnavailable:
+        states = ", ".join(
             f"{link.endpoint.replica} is {link.phase.value if link.phase else 'not connected'}"
             for link in self.links
         )
-        return ", ".join(states) or "it has no replicas"
+        return StageUnavailable(
+            f"no replica of stage {self.stage} is ready: {states or 'it has none'}; try again soon"
+        )

@@ -94,6 +94,7 @@ class Sequence:
         plane: TensorPlane,
     ) -> None:
         self._request = request
+        self._route = route
         self._pools = pools
         self._plane = plane
         self._inbox = _Inbox()
@@ -103,10 +104,15 @@ class Sequence:
     async def run(self, answer: AnswerSink) -> None:
         """Runs it to its end. To be cancelled when it is not wanted any more.
 
+        Nothing is opened unless every stage of the route can serve: a request that would fail at its
+        last stage is refused at once, while its sender can still be told with a status.
+
         Raises:
             OmnistageError: What ended it; every stage has been told.
         """
         reason = "failed"
+        for stage in self._route.stages:
+            self._pools[stage.name].check_ready()
         try:
             self._open_stops()
             while not self.progress.done:

@@ -69,6 +69,10 @@ class Drain:
                 await self._idle.wait()
         except TimeoutError:
             return self.open_requests
+        self.finish_links()
+        return 0
+
+    def finish_links(self) -> None:
+        """Ends every link once what is ready has been written."""
         for link in tuple(self._links):
             link.finish()
-        return 0

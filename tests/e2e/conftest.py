@@ -1,0 +1,32 @@
+"""Real processes for the tests: one whole pipeline for all that leave it as they found it, and fresh
+ones for those that break something.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fakes.deployment import Deployment, deployed, resolved_plan
+from omnistage_common.pipeline.plan import PipelinePlan
+
+Deploy = Callable[..., Deployment]
+
+
+@pytest.fixture(scope="session")
+def omni(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """`simulated-omni` as it ships. It is shared: leave it as it was."""
+    with deployed(resolved_plan(), tmp_path_factory.mktemp("omni")) as deployment:
+        yield deployment
+
+
+@pytest.fixture
+def deploy(tmp_path: Path) -> Iterator[Deploy]:
+    """Starts deployments of a test's own, and ends them."""
+    with ExitStack() as stack:
+
+        def start(plan: PipelinePlan, *arguments: str) -> Deployment:
+            return stack.enter_context(deployed(plan, tmp_path, *arguments))
+
+        yield start
