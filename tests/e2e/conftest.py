@@ -1,6 +1,4 @@
-"""Real processes for the tests: one whole pipeline for all that leave it as they found it, and fresh
-ones for those that break something.
-"""
+"""Real processes: one pipeline for tests that leave it as it was, fresh ones for the others."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

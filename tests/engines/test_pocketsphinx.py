@@ -26,7 +26,7 @@ def recording(samples: Samples, rate_hz: int) -> Payload:
 
 
 def samples_of(tensor: Tensor) -> Samples:
-    return np.frombuffer(tensor.data, np.int16).astype(np.float32) / 32768
+    return np.frombuffer(tensor.data, np.int16).astype(np.float32) / np.float32(32768)
 
 
 async def hear(recogniser: PocketsphinxEngine, *recordings: Payload) -> RecordedOutputs:

@@ -19,7 +19,7 @@ from typing import Final
 
 import grpc
 import msgspec
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from omnistage_cli.runtime.ports import LOOPBACK, free_ports
 from omnistage_common.ids import ReplicaId, StageName
@@ -183,13 +183,14 @@ class StageReplica(Service):
     def wait_serving(self) -> float:
         """Returns when it serves; the time of that."""
         with grpc.insecure_channel(self.address) as channel:
-            watch = health_pb2_grpc.HealthStub(channel).Watch(
-                health_pb2.HealthCheckRequest(service=""),
-                wait_for_ready=True,
-                timeout=START_SECONDS,
+            watch = channel.unary_stream(
+                "/grpc.health.v1.Health/Watch",
+                request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+                response_deserializer=health_pb2.HealthCheckResponse.FromString,
             )
+            request = health_pb2.HealthCheckRequest(service="")
             try:
-                for answer in watch:
+                for answer in watch(request, wait_for_ready=True, timeout=START_SECONDS):
                     if answer.status == health_pb2.HealthCheckResponse.SERVING:
                         return time.monotonic()
             except grpc.RpcError as broken:

@@ -1,11 +1,13 @@
 """Network addresses as values: `HOST:PORT`, parsed once and printed the same way."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 __all__ = ["Address", "parse_address"]
 
 _LAST_PORT: Final = 65535
+_FORM: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+)):([0-9]{1,5})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +28,7 @@ def parse_address(text: str) -> Address:
     Raises:
         ValueError: The text has another form, or the port is not in 0..65535.
     """
-    host, separator, port = text.rpartition(":")
-    if not separator or not host or not port.isdecimal() or int(port) > _LAST_PORT:
+    found = _FORM.fullmatch(text)
+    if found is None or int(found[3]) > _LAST_PORT:
         raise ValueError(f"{text!r} is not HOST:PORT, e.g. 127.0.0.1:8000 or [::1]:8000")
-    return Address(host=host.removeprefix("[").removesuffix("]"), port=int(port))
+    return Address(host=found[1] or found[2], port=int(found[3]))

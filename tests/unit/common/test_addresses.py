@@ -37,6 +37,7 @@ def test_an_address_is_parsed_and_printed_back(text: str, host: str, port: int) 
         "[::1:80",
         "::1]:80",
         "[]:80",
+        "::1:80",
     ],
 )
 def test_anything_else_is_refused_with_an_example(text: str) -> None:

@@ -119,7 +119,7 @@ class Opener:
             return True
         request = self._requests.get(frame.request)
         if request is None:
-            if frame.request > self._last:
+            if not 0 < frame.request <= self._last:
                 raise ProtocolViolation(f"frame for request {frame.request}, never opened")
             return False
         if request.state is RequestState.HELD:
@@ -188,7 +188,7 @@ class Acceptor:
             return True
         request = self._requests.get(frame.request)
         if request is None:
-            if frame.request > self._last:
+            if not 0 < frame.request <= self._last:
                 raise ProtocolViolation(f"frame for request {frame.request}, never opened")
             return False
         if isinstance(frame, Credit):
@@ -222,8 +222,12 @@ class Acceptor:
         return frame
 
     def end(self, number: RequestNumber, finish_reason: FinishReason, usage: Usage) -> End | None:
-        """The End to send, None when the request is closed."""
-        request = self._requests.get(number)
+        """The End to send, None when the request is closed.
+
+        Raises:
+            ProtocolViolation: The request has ended.
+        """
+        request = self._running(number)
         if request is None:
             return None
         if request.holds_tensors:
@@ -238,10 +242,21 @@ class Acceptor:
         )
 
     def fail(self, number: RequestNumber, error: OmnistageError) -> Error | None:
-        """The Error to send, None when the request is closed."""
-        if self._requests.pop(number, None) is None:
+        """The Error to send, None when the request is closed.
+
+        Raises:
+            ProtocolViolation: The request has ended.
+        """
+        if self._running(number) is None:
             return None
+        del self._requests[number]
         return Error(request=number, error=error)
+
+    def _running(self, number: RequestNumber) -> _Request | None:
+        request = self._requests.get(number)
+        if request is not None and request.state is not RequestState.OPEN:
+            raise ProtocolViolation(f"request {number} has ended already")
+        return request
 
     def state(self, number: RequestNumber) -> RequestState | None:
         """Where a request is, None when it is closed."""

@@ -90,6 +90,14 @@ _FINISH: Final = {
 _FINISH_BACK: Final[dict[int, FinishReason]] = {
     number: reason for reason, number in _FINISH.items()
 }
+_DELIVERIES: Final = {
+    Delivery.FINAL: pb.DELIVERY_FINAL,
+    Delivery.DELTAS: pb.DELIVERY_DELTAS,
+}
+_DELIVERIES_BACK: Final[dict[int, Delivery]] = {
+    pb.DELIVERY_UNSPECIFIED: Delivery.FINAL,
+    **{number: delivery for delivery, number in _DELIVERIES.items()},
+}
 
 
 def phase_to_pb(phase: Phase) -> pb.Phase.ValueType:
@@ -149,8 +157,7 @@ def _fill_open(into: pb.Open, frame: Open) -> None:
     into.request_id = frame.request_id
     into.deadline_unix_us = frame.deadline.to_unix_us()
     into.credit = frame.credit
-    final = frame.delivery is Delivery.FINAL
-    into.delivery = pb.DELIVERY_FINAL if final else pb.DELIVERY_DELTAS
+    into.delivery = _DELIVERIES[frame.delivery]
     for item in frame.inputs:
         port = into.inputs.add()
         port.name = item.name
@@ -308,13 +315,12 @@ def _known(table: dict[int, V], number: int, what: str) -> V:
 
 
 def _open_from_pb(number: RequestNumber, frame: pb.Open) -> Open:
-    deltas = frame.delivery == pb.DELIVERY_DELTAS
     return Open(
         request=number,
         request_id=RequestId(frame.request_id),
         deadline=Deadline.from_unix_us(frame.deadline_unix_us),
         credit=frame.credit,
-        delivery=Delivery.DELTAS if deltas else Delivery.FINAL,
+        delivery=_known(_DELIVERIES_BACK, frame.delivery, "delivery"),
         inputs=tuple(
             Output(name=OutputName(item.name), payload=_payload_from_pb(item.payload))
             for item in frame.inputs
@@ -373,16 +379,20 @@ def _conversation_from_pb(conversation: pb.Conversation) -> Conversation:
         messages=tuple(
             Message(
                 role=message.role,
-                parts=tuple(
-                    TextPart(text=part.text)
-                    if part.WhichOneof("content") == "text"
-                    else AudioPart(index=part.audio)
-                    for part in message.parts
-                ),
+                parts=tuple(_part_from_pb(part) for part in message.parts),
             )
             for message in conversation.messages
         )
     )
+
+
+def _part_from_pb(part: pb.Part) -> TextPart | AudioPart:
+    content = part.WhichOneof("content")
+    if content == "text":
+        return TextPart(text=part.text)
+    if content == "audio":
+        return AudioPart(index=part.audio)
+    raise ProtocolViolation("a message part without content")
 
 
 def _header_from_pb(header: tensor_pb.TensorHeader) -> TensorHeader:
