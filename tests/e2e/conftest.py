@@ -1,15 +1,13 @@
 """Real processes: one pipeline for tests that leave it as it was, fresh ones for the others."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from fakes.deployment import Deployment, deployed, resolved_plan
+from fakes.deployment import Deploy, Deployment, deployed, resolved_plan
 from omnistage_common.pipeline.plan import PipelinePlan
-
-Deploy = Callable[..., Deployment]
 
 
 @pytest.fixture(scope="session")

@@ -16,50 +16,11 @@ import pytest
 from msgspec import Struct
 
 from fakes.deployment import Deployment, Gateway, deployed, plan_from_text, within
+from fakes.pipelines import listening_pipeline
 from fakes.raw_client import RawClient, question
+from omnistage_common.pipeline.plan import PipelinePlan
 
-PIPELINE = """\
-apiVersion: omnistage.io/v1alpha1
-kind: InferencePipeline
-metadata: {name: fragile}
-spec:
-  topology:
-    stages:
-      - name: thinker
-        execution: Autoregressive
-        consumes:
-          - {name: conversation, kind: conversation}
-          - {name: audio, kind: waveform, optional: true}
-        produces:
-          - {name: text, kind: text}
-          - {name: hidden, kind: hidden_states}
-        defaults:
-          engine: simulated
-          engineArgs:
-            step_seconds: 0.02
-            outputs:
-              text: {text: " word", when: step}
-              hidden: {element_type: float32, shape: [16, 64]}
-          limits: {maxRunning: 1, maxQueued: 1}
-      - name: speaker
-        execution: Generation
-        produces:
-          - {name: speech, kind: waveform}
-        defaults:
-          engine: simulated
-          engineArgs:
-            fail_after_steps: 24
-            outputs:
-              speech: {element_type: int16, shape: [SAMPLES], rate_hz: 24000}
-          limits: {maxRunning: 8, maxQueued: 8}
-    edges:
-      - {from: thinker, to: speaker, output: hidden, mode: Full}
-    outputs:
-      - {stage: thinker, output: text, modality: text}
-      - {stage: speaker, output: speech, modality: audio}
-  timeouts: {request: 30s, drain: 5s}
-"""
-MODEL = "fragile"
+MODEL = "listening"
 LONG = 100_000
 """Steps that take longer than any test."""
 LIMIT = 256 * 1024
@@ -112,11 +73,14 @@ class World(Struct, frozen=True, kw_only=True):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    fragile_plan = plan_from_text(PIPELINE.replace("SAMPLES", "7680"))
-    silent_plan = plan_from_text(PIPELINE.replace("SAMPLES", "0"))
+    def plan(samples: int) -> PipelinePlan:
+        return plan_from_text(
+            listening_pipeline(samples=samples, step_seconds=0.02, max_running=1, max_queued=1)
+        )
+
     with (
-        deployed(fragile_plan, tmp_path_factory.mktemp("fragile")) as fragile,
-        deployed(silent_plan, tmp_path_factory.mktemp("silent")) as silent,
+        deployed(plan(7680), tmp_path_factory.mktemp("fragile")) as fragile,
+        deployed(plan(0), tmp_path_factory.mktemp("silent")) as silent,
     ):
         strict = fragile.add_gateway(
             *("--max-requests", "1", "--max-body-mib", str(LIMIT / 1024 / 1024))

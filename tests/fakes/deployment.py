@@ -33,6 +33,7 @@ from omnistage_protos.stage.v1 import stage_pb2, stage_pb2_grpc
 
 __all__ = [
     "SIMULATED_OMNI",
+    "Deploy",
     "Deployment",
     "Gateway",
     "Service",
@@ -338,6 +339,10 @@ class Deployment:
             service.terminate()
         for service in self.services:
             service.close()
+
+
+Deploy = Callable[..., Deployment]
+"""Starts a deployment from a plan and more arguments for its gateway, and ends it by itself."""
 
 
 @contextlib.contextmanager

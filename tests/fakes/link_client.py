@@ -197,7 +197,7 @@ class LinkClient:
 
 @asynccontextmanager
 async def memory_link(
-    replica: Replica, *, changed: Callable[[], None] = lambda: None
+    replica: Replica, *, link: Link | None = None
 ) -> AsyncIterator[tuple[LinkClient, "asyncio.Task[None]"]]:
     """A link within this process, and the task that serves it, which is ended with the context."""
     incoming: asyncio.Queue[list[FromOpener]] = asyncio.Queue()
@@ -210,7 +210,8 @@ async def memory_link(
         while True:
             yield await incoming.get()
 
-    serving = asyncio.create_task(Link(replica, changed=changed).run(arriving(), send))
+    link = link or Link(replica, changed=lambda: None)
+    serving = asyncio.create_task(link.run(arriving(), send), name="link")
     serving.add_done_callback(lambda task: client.end(_reason(task)))
     try:
         yield client, serving

@@ -7,13 +7,13 @@ import time
 from types import TracebackType
 from typing import Any, Final, Self
 
-__all__ = ["RawClient", "question"]
+__all__ = ["PATH", "RawClient", "question"]
 
 PATH: Final = "/v1/chat/completions"
 TIMEOUT: Final = 30.0
 
 
-def question(model: str, *, speak: bool = False, **fields: Any) -> dict[str, Any]:
+def question(model: str, /, *, speak: bool = False, **fields: Any) -> dict[str, Any]:
     """The body of a chat completion request."""
     body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
     if speak:

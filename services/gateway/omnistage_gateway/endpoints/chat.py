@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import (
+    BodyTooLarge,
     DeadlineExceeded,
     InvalidRequest,
     OmnistageError,
@@ -30,6 +31,7 @@ from omnistage_common.payloads import Output, Payload, PayloadKind
 from omnistage_common.tensors import TensorPlane
 from omnistage_gateway.admission import Admission
 from omnistage_gateway.endpoints.http import (
+    CLOSE,
     EVENT_STREAM,
     JSON,
     declared_length,
@@ -214,7 +216,10 @@ class ChatEndpoint:
             await exchange.answer.fail(error)
             return
         response = error_response(error)
-        await start(exchange.send, response.status, (*response.headers, exchange.head))
+        headers = (*response.headers, exchange.head)
+        if isinstance(error, BodyTooLarge):
+            headers += (CLOSE,)
+        await start(exchange.send, response.status, headers)
         await exchange.send({"type": "http.response.body", "body": response.body})
 
 

@@ -7,8 +7,19 @@ from starlette.types import Receive, Scope, Send
 
 from omnistage_common.errors import BodyTooLarge, InvalidRequest, RequestCancelled
 
-__all__ = ["EVENT_STREAM", "JSON", "declared_length", "header", "read_body", "respond", "start"]
+__all__ = [
+    "CLOSE",
+    "EVENT_STREAM",
+    "JSON",
+    "declared_length",
+    "header",
+    "read_body",
+    "respond",
+    "start",
+]
 
+CLOSE: Final = (b"connection", b"close")
+"""Ends the connection with the answer, so that nothing more of a body is read from it."""
 JSON: Final = (b"content-type", b"application/json")
 EVENT_STREAM: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),

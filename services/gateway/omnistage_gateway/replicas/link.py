@@ -98,6 +98,12 @@ class ReplicaLink:
                     await self._converse(stub)
                 except (grpc.aio.AioRpcError, ProtocolViolation) as broken:
                     _log.info("link broke", replica=self.endpoint.replica, error=_words(broken))
+                except asyncio.CancelledError:
+                    # grpc raises it too when the replica cancelled the stream, as one does that is
+                    # made to stop; then nobody has asked this task to end.
+                    if _is_cancelled():
+                        raise
+                    _log.info("link broke", replica=self.endpoint.replica, error="cancelled there")
                 retry = FIRST_RETRY if self.phase else min(retry * 2, LAST_RETRY)
                 self._lost()
                 await asyncio.sleep(retry)
@@ -195,6 +201,11 @@ class ReplicaLink:
     def _send(self, frame: FromOpener) -> None:
         self._outgoing.append(frame)
         self._wake.set()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _words(broken: OmnistageError | grpc.aio.AioRpcError) -> str:

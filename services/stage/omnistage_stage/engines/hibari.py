@@ -29,7 +29,7 @@ from omnistage_common.payloads import (
 from omnistage_stage.engines.arguments import parse_arguments, sole_output
 from omnistage_stage.engines.protocol import EngineRequest, EngineResult, EngineSpec, Outputs
 from omnistage_stage.engines.workers import Work, WorkerThreads
-from omnistage_stage.weights import silent, weights_of
+from omnistage_stage.weights import logged, weights_of
 
 __all__ = ["OPENAI_VOICES", "HibariArguments", "HibariEngine"]
 
@@ -105,7 +105,7 @@ class HibariEngine:
         self._speaker = None
 
     def _load(self, _work: Work) -> Any:
-        folder = weights_of(self._source).prepare(silent)
+        folder = weights_of(self._source).prepare(logged)
         try:
             from hibari import Hibari  # noqa: PLC0415
             from hibari.voices import VOICES, voice_path  # noqa: PLC0415

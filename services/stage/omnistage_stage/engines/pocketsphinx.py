@@ -18,7 +18,7 @@ from omnistage_common.payloads import ElementType, Payload, PayloadKind, Tensor
 from omnistage_stage.engines.arguments import parse_arguments, sole_output
 from omnistage_stage.engines.protocol import EngineRequest, EngineResult, EngineSpec, Outputs
 from omnistage_stage.engines.workers import Work, WorkerThreads
-from omnistage_stage.weights import silent, weights_of
+from omnistage_stage.weights import logged, weights_of
 
 __all__ = ["PocketsphinxArguments", "PocketsphinxEngine"]
 
@@ -107,7 +107,7 @@ class PocketsphinxEngine:
         self._recognisers.clear()
 
     def _load(self, _work: Work) -> None:
-        weights_of(self._source).prepare(silent)
+        weights_of(self._source).prepare(logged)
         for _ in range(self._arguments.threads):
             self._recognisers.append(_Recogniser())
 

@@ -151,8 +151,10 @@ class SimulatedEngine:
 
     def _step(self, job: _Job) -> None:
         if job.done.done():
+            self._jobs.pop(job, None)
             return
         if job.step == self._args.fail_after_steps:
+            self._jobs.pop(job, None)
             job.done.set_exception(EngineFailed(f"simulated failure at step {job.step}"))
             return
         for name, payload in self._at_step:

@@ -6,7 +6,11 @@ that loads; whoever waits passes a function that shows it in its own way.
 
 from typing import Protocol
 
-__all__ = ["Progress", "silent"]
+import structlog
+
+__all__ = ["Progress", "logged", "silent"]
+
+_log = structlog.get_logger(__name__)
 
 
 class Progress(Protocol):
@@ -18,3 +22,8 @@ class Progress(Protocol):
 
 def silent(_message: str, /) -> None:
     """Shows nothing."""
+
+
+def logged(message: str, /) -> None:
+    """Writes each step to the log; for a stage that loads."""
+    _log.info("preparing weights", step=message)

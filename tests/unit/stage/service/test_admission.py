@@ -11,7 +11,7 @@ from omnistage_stage.service.admission import Admission, Place
 
 async def has_turn(place: Place) -> bool:
     """Whether the place is taken now."""
-    taken = asyncio.ensure_future(asyncio.shield(place.taken()))
+    taken = asyncio.ensure_future(place.taken())
     for _ in range(3):
         await asyncio.sleep(0)
     return taken.done() or not taken.cancel()

@@ -21,7 +21,7 @@ from omnistage_stage.engines.protocol import FinishReason
 from omnistage_stage.engines.vllm.arguments import VllmArguments
 from omnistage_stage.engines.vllm.prompting import Generation
 from omnistage_stage.engines.vllm.stepping import Finish, Piece
-from omnistage_stage.weights import silent, weights_of
+from omnistage_stage.weights import logged, weights_of
 
 __all__ = ["Order", "VllmCore", "load_core"]
 
@@ -47,7 +47,7 @@ def load_core(source: str, arguments: VllmArguments, max_running: int) -> "VllmC
     """
     weights = weights_of(source)
     _set_environment(arguments, local=weights.local)
-    model = weights.prepare(silent)
+    model = weights.prepare(logged)
     if not (model / "config.json").is_file():
         raise InvalidWeights(
             f"{model} has no config.json; vLLM needs a checkpoint folder in Hugging Face format",

@@ -166,8 +166,8 @@ class StepLoop(Generic[O]):
             self._tell(self._begin)
             try:
                 while self._obey(core):
-                    if core.active:
-                        self._tell(self._deliver, core.step())
+                    if core.active and (pieces := core.step()):
+                        self._tell(self._deliver, pieces)
             finally:
                 self._core = None
                 core.close()
