@@ -10,7 +10,7 @@ the same way, by one timer whose expiry cancels what runs.
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Final
 
@@ -57,6 +57,8 @@ CONVERSATION: Final = OutputName("conversation")
 AUDIO: Final = OutputName("audio")
 WATCH_AFTER: Final = 0.05
 """Seconds after which the client's connection is watched."""
+LAST_WORD: Final = 1.0
+"""Seconds that a client has to take the event of its failure, which it may have stopped reading for."""
 ID_LENGTH: Final = 128
 """Characters of a client's own request id that are taken over."""
 
@@ -213,7 +215,9 @@ class ChatEndpoint:
                 error=error.message,
             )
         if exchange.answer is not None and exchange.answer.started:
-            await exchange.answer.fail(error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORD):
+                    await exchange.answer.fail(error)
             return
         response = error_response(error)
         headers = (*response.headers, exchange.head)

@@ -11,21 +11,16 @@ worker thread.
 
 import struct
 from collections.abc import Sequence
-from enum import Enum
 from types import ModuleType
 from typing import Final
 
-from msgspec import Struct
-
 from omnistage_common.errors import EngineFailed, MissingDependency, MissingOutput
 from omnistage_common.payloads import ElementType, Tensor
+from omnistage_gateway.media.formats import AudioFormat, EncodedAudio
 
 __all__ = [
     "MAX_SECONDS",
-    "AudioFormat",
-    "AudioInputFormat",
     "AudioStreamEncoder",
-    "EncodedAudio",
     "decode_audio",
     "encode_audio",
 ]
@@ -35,46 +30,6 @@ MAX_SECONDS: Final = 600.0
 
 _UNKNOWN_LENGTH: Final = 0xFFFFFFFF
 """In a WAV header: read on to the end of the data."""
-
-
-class AudioFormat(Enum):
-    """What an answer's audio can be encoded as; the value is its name in a request."""
-
-    WAV = "wav"
-    """16-bit samples with a header."""
-    PCM16 = "pcm16"
-    """16-bit little-endian samples, nothing else."""
-    FLAC = "flac"
-    MP3 = "mp3"
-    OPUS = "opus"
-    """Opus in an Ogg container."""
-
-    @property
-    def streams(self) -> bool:
-        """Whether pieces can be sent as they are made; the others are compressed at the end."""
-        return self in {AudioFormat.WAV, AudioFormat.PCM16}
-
-
-class AudioInputFormat(Enum):
-    """What a request's audio can be encoded as; the value is its name in a request."""
-
-    WAV = "wav"
-    MP3 = "mp3"
-    FLAC = "flac"
-    OGG = "ogg"
-    """An Ogg container with Vorbis or Opus."""
-    OPUS = "opus"
-    """Opus in an Ogg container."""
-
-
-class EncodedAudio(Struct, frozen=True, kw_only=True):
-    """An audio input as the client sent it, not looked into yet."""
-
-    data: bytes
-    format: AudioInputFormat
-    """What the client says it is."""
-    field: str
-    """Where it stands in the request, e.g. `messages[0].content[1].input_audio`."""
 
 
 def decode_audio(encoded: EncodedAudio, *, max_seconds: float = MAX_SECONDS) -> Tensor:

@@ -13,7 +13,7 @@ import soundfile
 
 from omnistage_common.errors import EngineFailed, InvalidRequest, truncated
 from omnistage_common.payloads import ElementType, Tensor, TensorHeader
-from omnistage_gateway.media.audio import AudioFormat, AudioInputFormat, EncodedAudio
+from omnistage_gateway.media.formats import AudioFormat, AudioInputFormat, EncodedAudio
 
 __all__ = ["compress", "decode", "float_to_pcm16"]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from omnistage_gateway.media.audio import AudioFormat, AudioInputFormat
+from omnistage_gateway.media.formats import AudioFormat, AudioInputFormat
 
 __all__ = [
     "AudioReference",

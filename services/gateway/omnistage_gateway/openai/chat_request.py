@@ -15,7 +15,7 @@ from omnistage_common.errors import InvalidRequest
 from omnistage_common.ids import ModelName
 from omnistage_common.payloads import AudioPart, Conversation, Message, Parameters, TextPart
 from omnistage_common.pipeline.plan import Modality
-from omnistage_gateway.media.audio import AudioFormat, EncodedAudio
+from omnistage_gateway.media.formats import AudioFormat, EncodedAudio
 from omnistage_gateway.openai.chat_body import (
     ChatCompletionBody,
     InputAudioPart,

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from omnistage_common.errors import InvalidRequest, UnsupportedModality
-from omnistage_gateway.media.audio import AudioFormat, AudioInputFormat
+from omnistage_gateway.media.formats import AudioFormat, AudioInputFormat
 from omnistage_gateway.openai.chat_body import (
     AudioRequest,
     ChatCompletionBody,

@@ -15,7 +15,8 @@ from omnistage_common.ids import ModelName, RequestId
 from omnistage_common.links.frames import FinishReason
 from omnistage_common.payloads import Content, Tensor
 from omnistage_common.pipeline.plan import Modality, OutputPlan
-from omnistage_gateway.media.audio import AudioFormat, AudioStreamEncoder, encode_audio
+from omnistage_gateway.media.audio import AudioStreamEncoder, encode_audio
+from omnistage_gateway.media.formats import AudioFormat
 from omnistage_gateway.openai.answers import Answer, AnswerUsage, RequestReport, chat_completion
 from omnistage_gateway.openai.chunks import DONE, ChunkEncoder, error_event
 

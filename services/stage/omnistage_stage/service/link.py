@@ -14,7 +14,6 @@ import structlog
 from omnistage_common.errors import DeadlineExceeded, OmnistageError
 from omnistage_common.ids import RequestNumber
 from omnistage_common.links.frames import (
-    Cancel,
     Credit,
     FromOpener,
     FromReplica,
@@ -78,7 +77,7 @@ class Link:
         finally:
             lifecycle.unlisten(self._announce)
             for session in self._sessions.values():
-                self._replica.plane.release_owner(session.owner)
+                self._let_go(session)
 
     def finish(self) -> None:
         """Ends the link once everything that is ready has been written."""
@@ -114,7 +113,7 @@ class Link:
             if session is not None:
                 session.credited()
         else:
-            self._drop(frame.request, cancelled=isinstance(frame, Cancel))
+            self._drop(frame.request)
 
     def _open(self, frame: Open, group: asyncio.TaskGroup) -> None:
         session = Session(
@@ -162,7 +161,7 @@ class Link:
         session.finish(error)
         self._replica.metrics.failed(error)
 
-    def _drop(self, number: RequestNumber, *, cancelled: bool) -> None:
+    def _drop(self, number: RequestNumber) -> None:
         session = self._sessions.pop(number, None)
         if session is None:
             return
@@ -170,10 +169,13 @@ class Link:
         task = self._tasks.get(number)
         if task is not None:
             task.cancel()
-        self._replica.plane.release_owner(session.owner)
-        if cancelled:
-            self._replica.metrics.cancelled()
+        self._let_go(session)
         self._changed()
+
+    def _let_go(self, session: Session) -> None:
+        self._replica.plane.release_owner(session.owner)
+        if not session.finished:
+            self._replica.metrics.cancelled()
 
     def _mark(self, session: Session) -> None:
         self._ready[session] = None

@@ -76,9 +76,20 @@ class Replica:
             if isinstance(error, EngineFailed):
                 self.suspect.set()
             raise
+        except asyncio.CancelledError as cancelled:
+            if _is_wanted():
+                raise self._failed(request_id, cancelled) from cancelled
+            raise
         except Exception as failure:
-            self.suspect.set()
-            _log.exception("engine raised", request_id=request_id)
-            raise EngineFailed(
-                truncated(f"stage {self.plan.name}: the engine raised {failure!r}")
-            ) from failure
+            raise self._failed(request_id, failure) from failure
+
+    def _failed(self, request_id: RequestId, failure: BaseException) -> EngineFailed:
+        self.suspect.set()
+        _log.exception("engine raised", request_id=request_id)
+        return EngineFailed(truncated(f"stage {self.plan.name}: the engine raised {failure!r}"))
+
+
+def _is_wanted() -> bool:
+    """Whether nobody cancelled this task, so that a `CancelledError` in it is the engine's own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() == 0

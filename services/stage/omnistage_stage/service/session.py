@@ -113,10 +113,15 @@ class Session:
         )
         self._wake(self)
 
+    @property
+    def finished(self) -> bool:
+        """Whether it is known how the request ended."""
+        return self._outcome is not None
+
     def credited(self) -> None:
         """More Data frames may be sent."""
         self._kept_up.set()
-        if self._pending and self.frame.delivery is Delivery.DELTAS:
+        if self._pending and (self.finished or self.frame.delivery is Delivery.DELTAS):
             self._wake(self)
 
     def take_frames(self) -> list[FromReplica]:

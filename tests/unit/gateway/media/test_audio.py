@@ -12,14 +12,8 @@ import soundfile
 
 from omnistage_common.errors import EngineFailed, MissingOutput
 from omnistage_common.payloads import ElementType, Tensor, TensorHeader
-from omnistage_gateway.media.audio import (
-    AudioFormat,
-    AudioInputFormat,
-    AudioStreamEncoder,
-    EncodedAudio,
-    decode_audio,
-    encode_audio,
-)
+from omnistage_gateway.media.audio import AudioStreamEncoder, decode_audio, encode_audio
+from omnistage_gateway.media.formats import AudioFormat, AudioInputFormat, EncodedAudio
 
 Samples = np.ndarray[Any, Any]
 COMPRESSED = [AudioFormat.FLAC, AudioFormat.MP3, AudioFormat.OPUS]
@@ -242,7 +236,8 @@ def test_int16_wav_and_pcm_need_neither_numpy_nor_libsndfile() -> None:
     program = """
 import sys
 from omnistage_common.payloads import ElementType, Tensor, TensorHeader
-from omnistage_gateway.media.audio import AudioFormat, AudioStreamEncoder, encode_audio
+from omnistage_gateway.media.audio import AudioStreamEncoder, encode_audio
+from omnistage_gateway.media.formats import AudioFormat
 header = TensorHeader(element_type=ElementType.INT16, shape=(2,), rate_hz=8000)
 piece = Tensor(header=header, data=bytes(4))
 for audio_format in (AudioFormat.WAV, AudioFormat.PCM16):

@@ -11,12 +11,8 @@ import soundfile
 
 from omnistage_common.errors import InvalidRequest
 from omnistage_gateway.media import sndfile
-from omnistage_gateway.media.audio import (
-    MAX_SECONDS,
-    AudioInputFormat,
-    EncodedAudio,
-    decode_audio,
-)
+from omnistage_gateway.media.audio import MAX_SECONDS, decode_audio
+from omnistage_gateway.media.formats import AudioInputFormat, EncodedAudio
 
 FIELD = "messages[0].content[1].input_audio"
 CHANNELS, RATE, RIFF_SIZE, DATA_SIZE = 22, 24, 4, 40

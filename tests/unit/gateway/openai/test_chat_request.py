@@ -9,7 +9,7 @@ import pytest
 from omnistage_common.errors import InvalidRequest
 from omnistage_common.payloads import AudioPart, Message, Parameters, TextPart
 from omnistage_common.pipeline.plan import Modality
-from omnistage_gateway.media.audio import AudioFormat, AudioInputFormat, EncodedAudio
+from omnistage_gateway.media.formats import AudioFormat, AudioInputFormat, EncodedAudio
 from omnistage_gateway.openai.chat_request import ChatRequest, parse_chat_request
 
 QUESTION = {"role": "user", "content": "What is the capital of France?"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from omnistage_common.errors import STATUS
-from omnistage_gateway.media.audio import AudioFormat, AudioInputFormat
+from omnistage_gateway.media.formats import AudioFormat, AudioInputFormat
 from omnistage_gateway.openai.answers import RequestReport, StageReport
 from omnistage_gateway.openai.chat_body import ChatCompletionBody
 from omnistage_gateway.openai.chat_request import parse_chat_request
