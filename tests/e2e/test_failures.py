@@ -5,10 +5,12 @@ the client gets the OpenAI error shape with the status, type, field and code of 
 """
 
 import base64
+import io
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
+import wave
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -46,7 +48,12 @@ class World(Struct, frozen=True, kw_only=True):
     strict: Gateway
     """One request and `LIMIT` bytes at once, in front of the same replicas."""
 
-    def post(self, body: Any, gateway: Gateway | None = None, **headers: str) -> Seen:
+    def post(
+        self,
+        body: Any,
+        gateway: Gateway | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Seen:
         """Asks, and waits for the whole answer."""
         url = (gateway or self.fragile.gateway).url + "/v1/chat/completions"
         begin = time.monotonic()
@@ -105,6 +112,15 @@ def recording(data: bytes) -> dict[str, Any]:
     """A part that claims to be a WAV file."""
     encoded = base64.b64encode(data).decode()
     return {"type": "input_audio", "input_audio": {"data": encoded, "format": "wav"}}
+
+
+def wav_of_silence(seconds: int) -> bytes:
+    """A WAV file at 16 kHz."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams((1, 2, 16_000, 0, "NONE", ""))
+        sound.writeframes(bytes(2 * 16_000 * seconds))
+    return file.getvalue()
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
@@ -168,13 +184,7 @@ def dead_stage(world: World) -> Seen:
     try:
         return world.post(question(MODEL, speak=True, max_tokens=LONG))
     finally:
-        revive(world, "speaker-0")
-
-
-def revive(world: World, replica: str) -> None:
-    world.fragile.replica(replica).restart()
-    for gateway in world.fragile.gateways:
-        gateway.wait_ready()
+        world.fragile.revive("speaker-0")
 
 
 def stage_that_dies_meanwhile(world: World) -> Seen:
@@ -187,7 +197,7 @@ def stage_that_dies_meanwhile(world: World) -> Seen:
         try:
             return seen_by(client, died)
         finally:
-            revive(world, "thinker-0")
+            world.fragile.revive("thinker-0")
 
 
 def stage_that_dies_in_a_stream(world: World) -> Seen:
@@ -197,7 +207,7 @@ def stage_that_dies_in_a_stream(world: World) -> Seen:
         try:
             return failed_stream(client, died)
         finally:
-            revive(world, "thinker-0")
+            world.fragile.revive("thinker-0")
 
 
 def failed_stream(client: RawClient, since: float) -> Seen:
@@ -210,7 +220,7 @@ def failed_stream(client: RawClient, since: float) -> Seen:
 
 
 def late(world: World) -> Seen:
-    return world.post(question(MODEL, max_tokens=LONG), **{"X-Request-Timeout": "0.2"})
+    return world.post(question(MODEL, max_tokens=LONG), headers={"X-Request-Timeout": "0.2"})
 
 
 def late_in_a_stream(world: World) -> Seen:
@@ -302,7 +312,7 @@ TABLE = {
     ),
     "no JSON": Row(act=body_that_is_no_json, status=400, param="body"),
     "a time-out that is no number": Row(
-        act=lambda world: world.post(question(MODEL), **{"X-Request-Timeout": "soon"}),
+        act=lambda world: world.post(question(MODEL), headers={"X-Request-Timeout": "soon"}),
         status=400,
         param="X-Request-Timeout",
     ),
@@ -376,3 +386,18 @@ def test_a_failure_is_told_in_time_and_in_openai_shape(world: World, name: str) 
     assert ("retry-after" in seen.headers) == row.again
     assert seen.seconds < 1.0
     assert world.settled()
+
+
+def test_requests_that_share_an_id_do_not_share_their_tensors(world: World) -> None:
+    """An id is the client's to choose; the end of one request leaves the other's audio alone."""
+    sound = content(recording(wav_of_silence(seconds=2)))
+    with RawClient(world.fragile.gateway.port) as patient:
+        with world.asking():
+            patient.ask(question(MODEL, max_tokens=2, **sound), X_Request_Id="same")
+            assert within(5, lambda: world.fragile.held()["queued"] == 1)
+
+            refused = world.post(question(MODEL, **sound), headers={"X-Request-Id": "same"})
+
+        seen = seen_by(patient)
+    assert refused.status == 429
+    assert (seen.status, seen.headers["x-request-id"]) == (200, "same")

@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ import msgspec
 from grpc_health.v1 import health_pb2
 
 from omnistage_cli.runtime.ports import LOOPBACK, free_ports
+from omnistage_common.channels import CHANNEL_OPTIONS
 from omnistage_common.ids import ReplicaId, StageName
 from omnistage_common.pipeline.loading import load_file, load_text
 from omnistage_common.pipeline.overrides import parse_override
@@ -48,6 +50,9 @@ SIMULATED_OMNI: Final = Path(__file__).parents[2] / "deploy" / "pipelines" / "si
 START_SECONDS: Final = 60.0
 """Bound of every start; a loaded machine takes a multiple of what an idle one takes."""
 STOP_SECONDS: Final = 20.0
+_STARTER: Final = ThreadPoolExecutor(1, thread_name_prefix="starter")
+"""Starts every process: to the kernel, the thread that starts a child is the parent whose end it
+is told of, and a test's own threads end with the test."""
 
 
 def resolved_plan(*overrides: str, file: Path = SIMULATED_OMNI) -> PipelinePlan:
@@ -86,8 +91,11 @@ class Service:
         """Starts the process, again if it has ended."""
         self.started_at = time.monotonic()
         self._terminated = False
+        self._process = _STARTER.submit(self._popen).result()
+
+    def _popen(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-P", "-m", *self._arguments, "--exit-with-parent"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -183,7 +191,7 @@ class StageReplica(Service):
 
     def wait_serving(self) -> float:
         """Returns when it serves; the time of that."""
-        with grpc.insecure_channel(self.address) as channel:
+        with grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
             watch = channel.unary_stream(
                 "/grpc.health.v1.Health/Watch",
                 request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
@@ -201,7 +209,7 @@ class StageReplica(Service):
 
     def describe(self) -> stage_pb2.DescribeResponse:
         """What it says of itself."""
-        with grpc.insecure_channel(self.address) as channel:
+        with grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
             stub = stage_pb2_grpc.StageServiceStub(channel)
             return stub.Describe(stage_pb2.DescribeRequest(), timeout=5.0)
 
@@ -249,6 +257,15 @@ class Gateway(Service):
         """Returns when it is ready; the time of that."""
         assert within(START_SECONDS, lambda: self.ready), self.log[-4000:]
         return time.monotonic()
+
+    def times_found(self, replica: str) -> int:
+        """How often it has found a replica ready, as its log says."""
+        words = (f'"replica": "{replica}"', '"phase": "ready"')
+        return sum(all(word in line for word in words) for line in self.log.splitlines())
+
+    def wait_found(self, replica: str, times: int) -> None:
+        """Returns when it has found a replica ready that often."""
+        assert within(START_SECONDS, lambda: self.times_found(replica) >= times), self.log[-4000:]
 
     def metric(self, name: str) -> float:
         """Sum over all samples of a metric whose lines begin with the name."""
@@ -312,6 +329,14 @@ class Deployment:
     def replica(self, name: str) -> StageReplica:
         """A replica by its name."""
         return self.replicas[ReplicaId(name)]
+
+    def revive(self, name: str) -> None:
+        """Starts a replica again and waits until the gateways that run have found it."""
+        gateways = [each for each in self.gateways if each.process.poll() is None]
+        before = [gateway.times_found(name) for gateway in gateways]
+        self.replica(name).restart()
+        for gateway, times in zip(gateways, before, strict=True):
+            gateway.wait_found(name, times + 1)
 
     @property
     def idle(self) -> bool:

@@ -40,10 +40,10 @@ class LinkClient:
     """See the module.
 
     Args:
-        write: Sends frames to the replica.
+        write: Sends a message to the replica.
     """
 
-    def __init__(self, write: Callable[[list[FromOpener]], Awaitable[None]]) -> None:
+    def __init__(self, write: Callable[[stage_pb2.LinkRequest], Awaitable[None]]) -> None:
         self._write = write
         self._waiting: set[asyncio.Future[None]] = set()
         self.opener = Opener()
@@ -59,7 +59,7 @@ class LinkClient:
     def next_open(
         self,
         *inputs: Output,
-        credit: int = 8,
+        credit: int = 64,
         delivery: Delivery = Delivery.DELTAS,
         seconds: float = 30.0,
         parameters: Parameters | None = None,
@@ -81,12 +81,16 @@ class LinkClient:
 
     async def send(self, *frames: FromOpener | None) -> None:
         """Sends frames as one message, whatever they are."""
-        await self._write([frame for frame in frames if frame is not None])
+        await self.write(wire.encode_from_opener(f for f in frames if f is not None))
+
+    async def write(self, message: stage_pb2.LinkRequest) -> None:
+        """Sends a message, whatever is in it."""
+        await self._write(message)
 
     async def open(
         self,
         *inputs: Output,
-        credit: int = 8,
+        credit: int = 64,
         delivery: Delivery = Delivery.DELTAS,
         seconds: float = 30.0,
         parameters: Parameters | None = None,
@@ -200,7 +204,7 @@ async def memory_link(
     replica: Replica, *, link: Link | None = None
 ) -> AsyncIterator[tuple[LinkClient, "asyncio.Task[None]"]]:
     """A link within this process, and the task that serves it, which is ended with the context."""
-    incoming: asyncio.Queue[list[FromOpener]] = asyncio.Queue()
+    incoming: asyncio.Queue[stage_pb2.LinkRequest] = asyncio.Queue()
     client = LinkClient(incoming.put)
 
     async def send(frames: list[FromReplica]) -> None:
@@ -208,7 +212,7 @@ async def memory_link(
 
     async def arriving() -> AsyncIterator[list[FromOpener]]:
         while True:
-            yield await incoming.get()
+            yield wire.decode_from_opener(await incoming.get())
 
     link = link or Link(replica, changed=lambda: None)
     serving = asyncio.create_task(link.run(arriving(), send), name="link")
@@ -229,11 +233,7 @@ async def grpc_link(address: str) -> AsyncIterator[LinkClient]:
     """A link to a stage process, closed with the context."""
     async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         call = stage_pb2_grpc.StageServiceStub(channel).Link(wait_for_ready=True)
-
-        async def write(frames: list[FromOpener]) -> None:
-            await call.write(wire.encode_from_opener(frames))
-
-        client = LinkClient(write)
+        client = LinkClient(call.write)
         reading = asyncio.create_task(_read(call, client), name="link client")
         try:
             yield client

@@ -24,6 +24,7 @@ spec:
             outputs:
               text: {{text: " word", when: step}}
               hidden: {{element_type: float32, shape: [{rows}, 64]}}
+          replicas: {replicas}
           limits: {{maxRunning: {max_running}, maxQueued: {max_queued}}}
       - name: speaker
         execution: Generation
@@ -54,6 +55,7 @@ def listening_pipeline(
     speaker_step_seconds: float = 0.0,
     max_running: int = 64,
     max_queued: int = 64,
+    replicas: int = 1,
 ) -> str:
     """A thinker that takes text and audio, and a speaker whose engine fails at its 24th step.
 
@@ -64,5 +66,6 @@ def listening_pipeline(
         speaker_step_seconds: Cost of a step of the speaker.
         max_running: Requests in each engine.
         max_queued: Requests that wait for each engine.
+        replicas: Of the thinker.
     """
     return _LISTENING.format(**locals())

@@ -1,6 +1,7 @@
 """What a gateway process is told on its command line, parsed once."""
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,24 +73,41 @@ def parse_settings(arguments: Sequence[str] | None = None) -> GatewaySettings:
     add("--plan", type=Path, required=True, help="the pipeline's plan (JSON)")
     add("--endpoints", type=Path, required=True, help="the replicas of each stage (JSON)")
     add("--listen", type=parse_address, required=True, help="HOST:PORT of the HTTP service")
-    add("--max-requests", type=int, default=1024, help="requests at once (default: 1024)")
-    add("--max-body-mib", type=float, default=25, help="largest body in MiB (default: 25)")
-    add("--body-budget-mib", type=float, default=256, help="all bodies at once (default: 256)")
-    add("--slab-mib", type=int, default=256, help="shared memory for media in MiB (default: 256)")
+    add("--max-requests", type=_count, default=1024, help="requests at once (default: 1024)")
+    add("--max-body-mib", type=_mib, default="25", help="largest body in MiB (default: 25)")
+    add("--body-budget-mib", type=_mib, default="256", help="all bodies at once (default: 256)")
+    add("--slab-mib", type=_mib, default="256", help="shared memory for media (default: 256)")
     add("--exit-with-parent", action="store_true", help="end when the parent process ends")
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     given = parser.parse_args(arguments)
+    if given.body_budget_mib < given.max_body_mib:
+        parser.error("--body-budget-mib must be at least --max-body-mib")
     return GatewaySettings(
         plan=given.plan,
         endpoints=given.endpoints,
         listen=given.listen,
         max_requests=given.max_requests,
-        max_body_bytes=int(given.max_body_mib * _MIB),
-        body_budget_bytes=int(given.body_budget_mib * _MIB),
-        slab_bytes=given.slab_mib * _MIB,
+        max_body_bytes=given.max_body_mib,
+        body_budget_bytes=given.body_budget_mib,
+        slab_bytes=given.slab_mib,
         exit_with_parent=given.exit_with_parent,
         log_level=given.log_level,
     )
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise ValueError(text)
+    return count
+
+
+def _mib(text: str) -> int:
+    """Bytes of a positive number of MiB."""
+    size = float(text) * _MIB
+    if not 1 <= size < math.inf:
+        raise ValueError(text)
+    return int(size)
 
 
 def read_endpoints(path: Path) -> tuple[ReplicaEndpoint, ...]:

@@ -42,6 +42,9 @@ __all__ = ["StageServer"]
 
 _log = structlog.get_logger()
 
+_SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
+
 CLOSE_GRACE: Final = 1.0
 """Seconds for links to write what is ready after a drain."""
 
@@ -70,8 +73,9 @@ class StageServer:
         """
         with StopSignals() as stop:
             async with self._listening() as health_servicer:
-                serving = asyncio.create_task(self._serve(health_servicer), name="serve")
+                serving = asyncio.create_task(self._serve(), name="serve")
                 stopping = asyncio.create_task(stop.wait(), name="stop signal")
+                telling = asyncio.create_task(self._tell(health_servicer), name="health")
                 try:
                     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
                     if serving.done():
@@ -81,26 +85,36 @@ class StageServer:
                     left = await self._drain.run(self._drain_grace)
                     _log.info("drained", left=left)
                 finally:
-                    serving.cancel()
-                    stopping.cancel()
-                    await asyncio.wait((serving, stopping))
+                    for task in (serving, stopping, telling):
+                        task.cancel()
+                    await asyncio.wait((serving, stopping, telling))
 
-    async def _serve(self, health_servicer: health.aio.HealthServicer) -> None:
+    async def _tell(self, health_servicer: health.aio.HealthServicer) -> None:
+        """Keeps health in step with the phase, whoever changes it."""
+        lifecycle, changed = self._replica.lifecycle, asyncio.Event()
+        lifecycle.listen(changed.set)
+        while True:
+            ready = lifecycle.phase is Phase.READY
+            await health_servicer.set("", _SERVING if ready else _NOT_SERVING)
+            await changed.wait()
+            changed.clear()
+
+    async def _serve(self) -> None:
         replica = self._replica
         try:
             await replica.load()
             await replica.probe()
             settle_heap()
-            replica.lifecycle.enter(Phase.READY)
-            await health_servicer.set("", health_pb2.HealthCheckResponse.SERVING)
-            _log.info("ready", stage=replica.plan.name, engine=replica.plan.engine)
+            if replica.lifecycle.enter(Phase.READY):
+                _log.info("ready", stage=replica.plan.name, engine=replica.plan.engine)
+            else:
+                _log.info("loaded too late", phase=replica.lifecycle.phase.value)
             while True:
                 await replica.suspect.wait()
                 replica.suspect.clear()
                 await replica.probe()
         except OmnistageError as failure:
             replica.lifecycle.enter(Phase.FAILED, failure.message)
-            await health_servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
             raise
 
     @asynccontextmanager
@@ -109,7 +123,7 @@ class StageServer:
         register(server, self._replica, self._drain)
         health_servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-        await health_servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        await health_servicer.set("", _NOT_SERVING)
         reflection.enable_server_reflection(
             (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )

@@ -48,10 +48,10 @@ def parse_settings(arguments: Sequence[str] | None = None) -> StageSettings:
     parser.add_argument("--stage", required=True, help="name of the stage in the plan")
     parser.add_argument("--replica", help="id of this replica (default: STAGE-0)")
     parser.add_argument(
-        "--listen", type=parse_address, required=True, help="HOST:PORT of the gRPC service"
+        "--listen", type=_address, required=True, help="HOST:PORT of the gRPC service"
     )
     parser.add_argument(
-        "--metrics", type=parse_address, help="HOST:PORT of the metrics endpoint (default: none)"
+        "--metrics", type=_address, help="HOST:PORT of the metrics endpoint (default: none)"
     )
     parser.add_argument(
         "--exit-with-parent", action="store_true", help="end when the parent process ends"
@@ -69,3 +69,10 @@ def parse_settings(arguments: Sequence[str] | None = None) -> StageSettings:
         exit_with_parent=given.exit_with_parent,
         log_level=given.log_level,
     )
+
+
+def _address(text: str) -> Address:
+    try:
+        return parse_address(text)
+    except ValueError as malformed:
+        raise argparse.ArgumentTypeError(str(malformed)) from malformed

@@ -54,7 +54,9 @@ def test_transcripts_stand_where_their_audio_stood() -> None:
     written = SPOKEN.with_transcripts(["first", "second"])
 
     assert written.audio_count == 0
-    assert [[part.text for part in m.parts if isinstance(part, TextPart)] for m in written.messages] == [
+    assert [
+        [part.text for part in m.parts if isinstance(part, TextPart)] for m in written.messages
+    ] == [
         ["be brief"],
         ["second", "and", "first"],
         [],

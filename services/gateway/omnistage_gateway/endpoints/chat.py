@@ -64,7 +64,7 @@ ID_LENGTH: Final = 128
 
 
 class _Exchange:
-    """One request and its connection."""
+    """One request and its connection; the owner of its tensors, as ids are the clients' to choose."""
 
     __slots__ = ("answer", "head", "id", "model", "receive", "scope", "send", "started_at")
 
@@ -124,11 +124,11 @@ class ChatEndpoint:
         route = pipeline.routes.find(brings, chat.modalities)
         timeout = _timeout(exchange.scope, pipeline.plan.timeouts.request)
         deadline = Deadline(monotonic=exchange.started_at + timeout)
-        with self._owned_tensors(exchange.id):
+        with self._owned_tensors(exchange):
             async with _Stay(exchange.receive, deadline):
                 request = StagedRequest(
                     id=exchange.id,
-                    inputs=await self._inputs(exchange.id, chat, deadline),
+                    inputs=await self._inputs(exchange, chat, deadline),
                     parameters=chat.parameters,
                     deadline=deadline,
                     stream=chat.stream,
@@ -148,14 +148,14 @@ class ChatEndpoint:
             raise DeadlineExceeded("the request's body did not come in time") from None
 
     @contextmanager
-    def _owned_tensors(self, owner: RequestId) -> Iterator[None]:
+    def _owned_tensors(self, owner: _Exchange) -> Iterator[None]:
         try:
             yield
         finally:
             self._plane.release_owner(owner)
 
     async def _inputs(
-        self, owner: RequestId, chat: ChatRequest, deadline: Deadline
+        self, owner: _Exchange, chat: ChatRequest, deadline: Deadline
     ) -> Mapping[OutputName, tuple[Output, ...]]:
         conversation = Payload(kind=PayloadKind.CONVERSATION, content=chat.conversation)
         inputs: dict[OutputName, tuple[Output, ...]] = {

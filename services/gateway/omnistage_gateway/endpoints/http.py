@@ -20,6 +20,8 @@ __all__ = [
 
 CLOSE: Final = (b"connection", b"close")
 """Ends the connection with the answer, so that nothing more of a body is read from it."""
+LENGTH_DIGITS: Final = 18
+"""Of a declared length; what no file system holds is no length."""
 JSON: Final = (b"content-type", b"application/json")
 EVENT_STREAM: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -48,8 +50,8 @@ def declared_length(scope: Scope) -> int | None:
     text = header(scope, b"content-length")
     if text is None:
         return None
-    if not text.isdigit():
-        raise InvalidRequest("Content-Length is not a number", field="Content-Length")
+    if not text.isdigit() or len(text) > LENGTH_DIGITS:
+        raise InvalidRequest("Content-Length is not a number of bytes", field="Content-Length")
     return int(text)
 
 

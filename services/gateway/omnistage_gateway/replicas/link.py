@@ -7,6 +7,7 @@ they came; nothing here waits for a listener.
 """
 
 import asyncio
+import time
 from typing import Final, Protocol
 
 import grpc.aio
@@ -14,7 +15,12 @@ import structlog
 
 from omnistage_common.channels import CHANNEL_OPTIONS
 from omnistage_common.deadlines import Deadline
-from omnistage_common.errors import OmnistageError, ProtocolViolation, StageUnavailable
+from omnistage_common.errors import (
+    Draining,
+    OmnistageError,
+    ProtocolViolation,
+    StageUnavailable,
+)
 from omnistage_common.ids import HostId, Incarnation, ReplicaId, RequestId, RequestNumber, StageName
 from omnistage_common.links import wire
 from omnistage_common.links.frames import (
@@ -87,26 +93,41 @@ class ReplicaLink:
         return len(self._listeners)
 
     async def run(self) -> None:
-        """Keeps the link open until cancelled."""
+        """Keeps the link open until cancelled; then its requests have failed, too."""
         async with grpc.aio.insecure_channel(
             self.endpoint.address, options=CHANNEL_OPTIONS
         ) as channel:
             stub = stage_pb2_grpc.StageServiceStub(channel)
             retry = FIRST_RETRY
-            while True:
-                try:
-                    await self._converse(stub)
-                except (grpc.aio.AioRpcError, ProtocolViolation) as broken:
-                    _log.info("link broke", replica=self.endpoint.replica, error=_words(broken))
-                except asyncio.CancelledError:
-                    # grpc raises it too when the replica cancelled the stream, as one does that is
-                    # made to stop; then nobody has asked this task to end.
-                    if _is_cancelled():
-                        raise
-                    _log.info("link broke", replica=self.endpoint.replica, error="cancelled there")
-                retry = FIRST_RETRY if self.phase else min(retry * 2, LAST_RETRY)
-                self._lost()
-                await asyncio.sleep(retry)
+            try:
+                while True:
+                    began = time.monotonic()
+                    await self._until_lost(stub)
+                    lasted = time.monotonic() - began > LAST_RETRY
+                    retry = FIRST_RETRY if lasted else min(retry * 2, LAST_RETRY)
+                    await asyncio.sleep(retry)
+            finally:
+                self._fail_all(drained=False)
+
+    async def _until_lost(self, stub: "stage_pb2_grpc.StageServiceAsyncStub") -> None:
+        """One life of the link; at its end every request on it has failed."""
+        why = "ended"
+        drained = False
+        try:
+            await self._converse(stub)
+            # A replica that drains ends the link by itself, when nothing is open: what it was sent
+            # since then it has not seen.
+            drained = self.phase is Phase.DRAINING
+        except (grpc.aio.AioRpcError, ProtocolViolation) as broken:
+            why = _words(broken)
+        except asyncio.CancelledError:
+            # grpc raises it too when the replica cancelled the stream, as one does that is
+            # made to stop; then nobody has asked this task to end.
+            if _is_cancelled():
+                raise
+            why = "cancelled there"
+        _log.info("link broke", replica=self.endpoint.replica, error=why)
+        self._fail_all(drained=drained)
 
     async def _converse(self, stub: "stage_pb2_grpc.StageServiceAsyncStub") -> None:
         call = stub.Link(wait_for_ready=True)
@@ -149,14 +170,17 @@ class ReplicaLink:
         self.incarnation = status.incarnation
         _log.info("replica", replica=self.endpoint.replica, phase=status.phase.value)
 
-    def _lost(self) -> None:
+    def _fail_all(self, *, drained: bool) -> None:
         self.phase = None
         self._opener.close()
         self._outgoing.clear()
         listeners, self._listeners = self._listeners, {}
+        replica = self.endpoint.replica
         for number, listener in listeners.items():
-            error = StageUnavailable(
-                f"replica {self.endpoint.replica} was lost while it worked on this request"
+            error = (
+                Draining(f"replica {replica} went out of service; try again")
+                if drained
+                else StageUnavailable(f"replica {replica} was lost while it worked on this request")
             )
             listener.received(Error(request=number, error=error))
 

@@ -66,7 +66,7 @@ class Progress:
         ]
 
     def open(self, name: StageName) -> list[Output]:
-        """Notes that a stop is opened; what its edges bring it."""
+        """Notes that a stop is opened, or opened elsewhere; what its edges bring it."""
         stop = self._stops[name]
         stop.state = StopState.OPEN
         inputs: list[Output] = []

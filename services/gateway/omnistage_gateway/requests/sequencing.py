@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from omnistage_common.deadlines import Deadline
+from omnistage_common.errors import Draining
 from omnistage_common.ids import OutputName, RequestId, RequestNumber, StageName
 from omnistage_common.links.frames import Data, End, Error
 from omnistage_common.payloads import Output, Parameters, PayloadKind, TensorRef
@@ -41,7 +42,7 @@ class StagedRequest(Struct, frozen=True, kw_only=True):
 class _Call:
     """One stop of the request on one replica; turns frames into items of the inbox."""
 
-    __slots__ = ("inbox", "link", "number", "stage", "unacknowledged")
+    __slots__ = ("heard", "inbox", "link", "number", "stage", "unacknowledged")
 
     def __init__(self, stage: RouteStage, link: ReplicaLink, inbox: "_Inbox") -> None:
         self.stage = stage
@@ -49,6 +50,8 @@ class _Call:
         self.inbox = inbox
         self.number = RequestNumber(0)
         self.unacknowledged = 0
+        self.heard = False
+        """Whether anything was made of it."""
 
     def received(self, frame: Data | End | Error) -> None:
         """See `Listener`."""
@@ -56,6 +59,7 @@ class _Call:
 
     def consumed(self) -> None:
         """One Data frame was dealt with; grants more when half of them are."""
+        self.heard = True
         self.unacknowledged += 1
         if self.unacknowledged >= CREDIT // 2:
             self.link.grant(self.number, self.unacknowledged)
@@ -158,20 +162,23 @@ class Sequence:
         return AnswerUsage.of(prompt, text, frames if counted else None)
 
     def _open_stops(self) -> None:
-        request = self._request
         for stage in self.progress.openable():
-            link = self._pools[stage.name].choose()
-            inputs = [item for name in stage.request_inputs for item in request.inputs[name]]
-            inputs += self.progress.open(stage.name)
-            call = self._calls[stage.name] = _Call(stage, link, self._inbox)
-            call.number = link.open(
-                call,
-                request_id=request.id,
-                deadline=request.deadline,
-                delivery=stage.delivery(stream=request.stream),
-                inputs=tuple(inputs),
-                parameters=request.parameters,
-            )
+            self._open(stage)
+
+    def _open(self, stage: RouteStage) -> None:
+        request = self._request
+        link = self._pools[stage.name].choose()
+        inputs = [item for name in stage.request_inputs for item in request.inputs[name]]
+        inputs += self.progress.open(stage.name)
+        call = self._calls[stage.name] = _Call(stage, link, self._inbox)
+        call.number = link.open(
+            call,
+            request_id=request.id,
+            deadline=request.deadline,
+            delivery=stage.delivery(stream=request.stream),
+            inputs=tuple(inputs),
+            parameters=request.parameters,
+        )
 
     async def _handle(self, call: _Call, frame: Data | End | Error, answer: AnswerSink) -> None:
         if isinstance(frame, Data):
@@ -181,6 +188,9 @@ class Sequence:
         elif isinstance(frame, End):
             for name in self.progress.end(call.stage.name, frame):
                 self._calls[name].link.close(self._calls[name].number, "done")
+        elif isinstance(frame.error, Draining) and not call.heard:
+            # It went out of service before it began; another replica can do it as well.
+            self._open(call.stage)
         else:
             raise frame.error
 

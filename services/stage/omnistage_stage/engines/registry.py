@@ -13,7 +13,8 @@ def find_engine(name: EngineName) -> EngineFactory:
     """The class registered under that name.
 
     Raises:
-        SetupError: No installed package registers it, or two do.
+        SetupError: No installed package registers it, two do, or the one that does has no such
+            class.
         MissingDependency: Its package is installed, something it imports is not.
     """
     found = tuple(entry_points(group=ENTRY_POINT_GROUP, name=name))
@@ -39,4 +40,9 @@ def _load(point: EntryPoint) -> EngineFactory:
         raise MissingDependency(
             f"engine {point.name!r} ({point.value}) cannot be imported: {missing}", field="engine"
         ) from missing
+    except AttributeError as absent:
+        raise SetupError(
+            f"engine {point.name!r} ({point.value}) is not in its package: {absent}",
+            field="engine",
+        ) from absent
     return factory

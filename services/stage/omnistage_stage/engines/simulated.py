@@ -3,15 +3,15 @@
 It behaves like a batching engine: one step loop serves every request it has, each step gives each of
 them one token, and a request that is cancelled leaves at the next step. Steps without cost take no
 time: they are all done before the event loop has its next turn, as they would be in the thread of a
-real engine that costs nothing. It is never presented as a model. What it emits is set by `engineArgs`: text or tensors of any shape, at every step or at the
-end.
+real engine that costs nothing. It is never presented as a model. What it emits is set by
+`engineArgs`: text or tensors of any shape, at every step or at the end.
 """
 
 import asyncio
 from enum import Enum
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from omnistage_common.errors import EngineFailed, SetupError
 from omnistage_common.ids import OutputName
@@ -46,20 +46,20 @@ class SimulatedOutput(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     text: str | None = None
     """The piece of text; None for a tensor."""
     element_type: ElementType = ElementType.UINT8
-    shape: tuple[int, ...] = ()
-    rate_hz: int = 0
+    shape: tuple[Annotated[int, Meta(ge=0)], ...] = ()
+    rate_hz: Annotated[int, Meta(ge=0)] = 0
 
 
 class SimulatedArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`engineArgs` of a simulated stage."""
 
-    steps: int = 1
+    steps: Annotated[int, Meta(ge=1)] = 1
     """Steps per request, unless the request's `max_tokens` says otherwise."""
-    step_seconds: float = 0.0
+    step_seconds: Annotated[float, Meta(ge=0)] = 0.0
     """Cost of one step, whatever the number of requests in it."""
-    load_seconds: float = 0.0
+    load_seconds: Annotated[float, Meta(ge=0)] = 0.0
     """Cost of loading."""
-    fail_after_steps: int | None = None
+    fail_after_steps: Annotated[int, Meta(ge=0)] | None = None
     """Raise at this step of every request; to see what a broken model does."""
     outputs: dict[str, SimulatedOutput] = {}
     """Output name -> what is emitted under it; every output of the template, and no other."""
@@ -117,14 +117,10 @@ class SimulatedEngine:
 
     async def run(self, request: EngineRequest, outputs: Outputs) -> EngineResult:
         """Emits what `engineArgs` say, step by step."""
-        steps = request.parameters.max_tokens or self._args.steps
-        job = _Job(steps=steps, outputs=outputs)
-        self._jobs[job] = None
-        self._work.set()
-        try:
-            await job.done
-        finally:
-            self._jobs.pop(job, None)
+        wanted = request.parameters.max_tokens
+        steps = self._args.steps if wanted is None else wanted
+        if steps:
+            await self._stepped(_Job(steps=steps, outputs=outputs))
         for name, payload in self._at_end:
             await outputs.put(name, payload)
         return EngineResult(
@@ -132,6 +128,14 @@ class SimulatedEngine:
             input_tokens=_words(request),
             output_tokens=steps,
         )
+
+    async def _stepped(self, job: _Job) -> None:
+        self._jobs[job] = None
+        self._work.set()
+        try:
+            await job.done
+        finally:
+            self._jobs.pop(job, None)
 
     async def close(self) -> None:
         """Ends the step loop."""

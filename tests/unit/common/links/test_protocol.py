@@ -92,9 +92,7 @@ DATA = data(1, 0, text_output())
 DATA_WITH_TENSOR = data(1, 0, text_output(), reference())
 END = end(1)
 ERROR = Error(request=ONE, error=EngineFailed("broke"))
-STATUS = Status(
-    phase=Phase.READY, message="", incarnation=Incarnation("life"), host=HostId("host")
-)
+STATUS = Status(phase=Phase.READY, message="", incarnation=Incarnation("life"), host=HostId("host"))
 
 
 @pytest.mark.parametrize(

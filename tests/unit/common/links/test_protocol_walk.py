@@ -42,12 +42,14 @@ class Walk:
         self.die.choice(steps)()
 
     def open(self) -> None:
+        """The opener opens one more."""
         frame = open_frame(self.opener.next_number(), credit=self.die.randint(0, 3))
         self.opener.open(frame)
         self.opened.append(frame.request)
         self.to_replica.append(frame)
 
     def opener_moves(self) -> None:
+        """The opener credits, releases or cancels."""
         number = self._any(self.opened)
         if number is None:
             return
@@ -62,6 +64,7 @@ class Walk:
             self.to_replica.append(frame)
 
     def replica_moves(self) -> None:
+        """The replica sends something, if the protocol lets it."""
         number = self._any(n for n in self.opened if self.acceptor.state(n) is RequestState.OPEN)
         if number is None:
             return

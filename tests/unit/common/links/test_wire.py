@@ -215,9 +215,7 @@ def test_every_finish_reason_comes_back(reason: FinishReason) -> None:
 
 @pytest.mark.parametrize("phase", Phase)
 def test_every_phase_comes_back(phase: Phase) -> None:
-    frame = Status(
-        phase=phase, message="why", incarnation=Incarnation("life"), host=HostId("host")
-    )
+    frame = Status(phase=phase, message="why", incarnation=Incarnation("life"), host=HostId("host"))
 
     assert through_opener(frame) == frame
     assert pb.Phase.Name(wire.phase_to_pb(phase)) == f"PHASE_{phase.name}"
@@ -261,7 +259,12 @@ def test_an_error_of_a_later_release_is_a_server_error() -> None:
 
 
 def test_frames_of_one_message_keep_their_order() -> None:
-    frames = [data(2, 0, text_output("b")), data(1, 0, text_output("a")), end(2, 1), end(1, 1)]
+    frames: list[FromReplica] = [
+        data(2, 0, text_output("b")),
+        data(1, 0, text_output("a")),
+        end(2, 1),
+        end(1, 1),
+    ]
 
     assert wire.decode_from_replica(wire.encode_from_replica(frames)) == frames
 

@@ -44,9 +44,7 @@ def make_replica(
     """Makes the replica of the test."""
     made: list[Replica] = []
 
-    def make(
-        *, max_running: int = 2, max_queued: int = 2, phase: Phase = Phase.READY
-    ) -> Replica:
+    def make(*, max_running: int = 2, max_queued: int = 2, phase: Phase = Phase.READY) -> Replica:
         made.append(
             new_replica(
                 engine,

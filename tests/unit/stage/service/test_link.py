@@ -19,7 +19,7 @@ from omnistage_common.errors import (
     TensorLost,
     TooManyRequests,
 )
-from omnistage_common.ids import OutputName
+from omnistage_common.ids import OutputName, RequestNumber
 from omnistage_common.links.frames import (
     Cancel,
     Delivery,
@@ -435,19 +435,18 @@ async def test_requests_of_other_links_do_not_notice_a_break(
         await client.ended(number)
 
 
-@pytest.mark.parametrize("stranger", [True, False])
+@pytest.mark.parametrize(
+    "offence",
+    [Cancel(request=RequestNumber(2), reason="never opened"), Release(request=RequestNumber(1))],
+)
 async def test_a_peer_that_breaks_the_protocol_loses_its_link(
-    replica: Replica, engine: ScriptedEngine, stranger: bool
+    replica: Replica, engine: ScriptedEngine, offence: Cancel | Release
 ) -> None:
     async with memory_link(replica) as (client, _):
         number = await client.open()
         run = await engine.started(client.id_of(number))
 
-        await client.send(
-            Cancel(request=client.opener.next_number(), reason="?")
-            if stranger
-            else Release(request=number)
-        )
+        await client.send(offence)
 
         assert isinstance(await client.until_over(), ProtocolViolation)
         assert run.cancelled

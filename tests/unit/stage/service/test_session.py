@@ -43,7 +43,9 @@ def plane(tmp_path: Path) -> Iterator[TensorPlane]:
 class Opened:
     """A session whose request has just been opened, and how often it called for a write."""
 
-    def __init__(self, plane: TensorPlane, *inputs: Output, credit: int, delivery: Delivery) -> None:
+    def __init__(
+        self, plane: TensorPlane, *inputs: Output, credit: int, delivery: Delivery
+    ) -> None:
         self.acceptor = Acceptor()
         frame = open_frame(1, credit=credit, delivery=delivery, inputs=inputs)
         self.acceptor.receive(frame)
@@ -83,9 +85,7 @@ class Opened:
 def opened(plane: TensorPlane) -> Callable[..., Opened]:
     """Opens the session of a test."""
 
-    def make(
-        *inputs: Output, credit: int = 2, delivery: Delivery = Delivery.DELTAS
-    ) -> Opened:
+    def make(*inputs: Output, credit: int = 2, delivery: Delivery = Delivery.DELTAS) -> Opened:
         return Opened(plane, *inputs, credit=credit, delivery=delivery)
 
     return make
@@ -317,9 +317,7 @@ async def test_a_final_answer_never_waits_for_credit(opened: Callable[..., Opene
 async def test_inputs_arrive_in_order_with_their_tensors_at_hand(
     opened: Callable[..., Opened], plane: TensorPlane
 ) -> None:
-    published = await plane.publish(
-        tensor(MIB), owner="somebody", deadline=open_frame(1).deadline
-    )
+    published = await plane.publish(tensor(MIB), owner="somebody", deadline=open_frame(1).deadline)
     held = Output(name=SOUND, payload=Payload(kind=PayloadKind.WAVEFORM, content=published))
     request = opened(text_output("a"), held, text_output("b"))
 

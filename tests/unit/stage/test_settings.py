@@ -1,0 +1,72 @@
+"""The command line of a stage process."""
+
+from pathlib import Path
+
+import pytest
+
+from omnistage_common.addresses import Address
+from omnistage_stage.settings import StageSettings, parse_settings
+
+NEEDED = ["--plan", "plan.json", "--stage", "thinker", "--listen", "127.0.0.1:7001"]
+
+
+def test_what_is_needed_is_enough() -> None:
+    assert parse_settings(NEEDED) == StageSettings(
+        plan=Path("plan.json"),
+        stage="thinker",  # type: ignore[arg-type]
+        replica="thinker-0",  # type: ignore[arg-type]
+        listen=Address(host="127.0.0.1", port=7001),
+        metrics=None,
+        exit_with_parent=False,
+        log_level="INFO",
+    )
+
+
+def test_everything_can_be_said() -> None:
+    more = ["--replica", "thinker-3", "--metrics", "[::1]:9001", "--exit-with-parent"]
+
+    settings = parse_settings([*NEEDED, *more, "--log-level", "DEBUG"])
+
+    assert settings.replica == "thinker-3"
+    assert settings.metrics == Address(host="::1", port=9001)
+    assert settings.exit_with_parent
+    assert settings.log_level == "DEBUG"
+
+
+@pytest.mark.parametrize("option", ["--plan", "--stage", "--listen"])
+def test_without_one_of_them_usage_is_printed(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = NEEDED.index(option)
+
+    with pytest.raises(SystemExit) as ended:
+        parse_settings(NEEDED[:at] + NEEDED[at + 2 :])
+
+    assert ended.value.code == 2
+    assert option in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--listen", "--metrics"])
+def test_an_address_in_another_form_is_refused_with_an_example(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_settings([*NEEDED, option, "7001"])
+
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert option in said
+    assert "'7001' is not HOST:PORT, e.g. 127.0.0.1:8000" in said
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(SystemExit):
+        parse_settings([*NEEDED, "--log-level", "LOUD"])
+
+
+def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_settings(["--help"])
+
+    assert ended.value.code == 0
+    assert "python -m omnistage_stage --plan plan.json" in capsys.readouterr().out
