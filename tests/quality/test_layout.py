@@ -37,6 +37,7 @@ TOP_LEVEL: Final = {
 BROAD: Final = {"Exception", "BaseException"}
 BOUNDARIES: Final[dict[str, str]] = {
     "services/gateway/omnistage_gateway/endpoints/chat.py": "a bug costs one request, as a 500",
+    "services/stage/omnistage_stage/engines/registry.py": "an engine is anybody's code",
     "services/stage/omnistage_stage/service/replica.py": "an engine is anybody's code",
 }
 """File -> why it may catch everything. A boundary re-raises, converts or ends its process."""

@@ -1,10 +1,11 @@
 """Network addresses as values: `HOST:PORT`, parsed once and printed the same way."""
 
+import argparse
 import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Address", "parse_address"]
+__all__ = ["Address", "address_argument", "parse_address"]
 
 _LAST_PORT: Final = 65535
 _FORM: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+)):([0-9]{1,5})")
@@ -32,3 +33,15 @@ def parse_address(text: str) -> Address:
     if found is None or int(found[3]) > _LAST_PORT:
         raise ValueError(f"{text!r} is not HOST:PORT, e.g. 127.0.0.1:8000 or [::1]:8000")
     return Address(host=found[1] or found[2], port=int(found[3]))
+
+
+def address_argument(text: str) -> Address:
+    """`parse_address` as a `type` of argparse, which shows what is wrong.
+
+    Raises:
+        argparse.ArgumentTypeError: As `parse_address` raises ValueError.
+    """
+    try:
+        return parse_address(text)
+    except ValueError as malformed:
+        raise argparse.ArgumentTypeError(str(malformed)) from malformed

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from omnistage_common.addresses import Address, parse_address
+from omnistage_common.addresses import Address, address_argument
 from omnistage_common.errors import SetupError
 from omnistage_common.ids import ReplicaId, StageName
 
@@ -72,7 +72,7 @@ def parse_settings(arguments: Sequence[str] | None = None) -> GatewaySettings:
     add = parser.add_argument
     add("--plan", type=Path, required=True, help="the pipeline's plan (JSON)")
     add("--endpoints", type=Path, required=True, help="the replicas of each stage (JSON)")
-    add("--listen", type=parse_address, required=True, help="HOST:PORT of the HTTP service")
+    add("--listen", type=address_argument, required=True, help="HOST:PORT of the HTTP service")
     add("--max-requests", type=_count, default=1024, help="requests at once (default: 1024)")
     add("--max-body-mib", type=_mib, default="25", help="largest body in MiB (default: 25)")
     add("--body-budget-mib", type=_mib, default="256", help="all bodies at once (default: 256)")

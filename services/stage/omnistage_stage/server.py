@@ -29,7 +29,7 @@ from omnistage_common.signals import StopSignals
 from omnistage_common.telemetry import new_registry
 from omnistage_common.tensors import SHARED_MEMORY_FOLDER, TensorPlane, remove_stale
 from omnistage_stage.engines.protocol import EngineSpec
-from omnistage_stage.engines.registry import find_engine
+from omnistage_stage.engines.registry import make_engine
 from omnistage_stage.service.admission import Admission
 from omnistage_stage.service.draining import Drain
 from omnistage_stage.service.lifecycle import Lifecycle
@@ -153,14 +153,15 @@ def _stage_of(plan: PipelinePlan, settings: StageSettings) -> StagePlan:
 
 
 def _new_replica(settings: StageSettings, stage: StagePlan, registry: CollectorRegistry) -> Replica:
-    engine = find_engine(stage.engine)(
+    engine = make_engine(
+        stage.engine,
         EngineSpec(
             stage=stage.name,
             model=stage.model,
             args=stage.engine_args,
             max_running=stage.limits.max_running,
             produces={item.name: item.kind for item in stage.produces},
-        )
+        ),
     )
     incarnation, host = new_incarnation(), this_host()
     plane = TensorPlane(incarnation=incarnation, host=host, slab_bytes=stage.limits.slab_bytes)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from omnistage_common.addresses import Address, parse_address
+from omnistage_common.addresses import Address, address_argument
 from omnistage_common.ids import ReplicaId, StageName
 
 __all__ = ["StageSettings", "parse_settings"]
@@ -48,10 +48,10 @@ def parse_settings(arguments: Sequence[str] | None = None) -> StageSettings:
     parser.add_argument("--stage", required=True, help="name of the stage in the plan")
     parser.add_argument("--replica", help="id of this replica (default: STAGE-0)")
     parser.add_argument(
-        "--listen", type=_address, required=True, help="HOST:PORT of the gRPC service"
+        "--listen", type=address_argument, required=True, help="HOST:PORT of the gRPC service"
     )
     parser.add_argument(
-        "--metrics", type=_address, help="HOST:PORT of the metrics endpoint (default: none)"
+        "--metrics", type=address_argument, help="HOST:PORT of the metrics endpoint (default: none)"
     )
     parser.add_argument(
         "--exit-with-parent", action="store_true", help="end when the parent process ends"
@@ -69,10 +69,3 @@ def parse_settings(arguments: Sequence[str] | None = None) -> StageSettings:
         exit_with_parent=given.exit_with_parent,
         log_level=given.log_level,
     )
-
-
-def _address(text: str) -> Address:
-    try:
-        return parse_address(text)
-    except ValueError as malformed:
-        raise argparse.ArgumentTypeError(str(malformed)) from malformed

@@ -11,7 +11,8 @@ The opener (a gateway worker) numbers requests; both ends keep a state for each 
                                Error                 closed
     HELD     Release, Cancel                         closed
 
-A closed request is forgotten. Frames cross on the wire, so each end ignores frames for requests that
+At its deadline the replica closes a request that has ended and still waits for its opener, silently,
+as the opener has closed it too. A closed request is forgotten. Frames cross on the wire, so each end ignores frames for requests that
 it has already closed, and refuses frames for numbers that were never opened. Both ends derive HELD
 from the same frames, so a request without references needs no Release, which saves a message on the
 path where messages are the cost.
@@ -257,6 +258,10 @@ class Acceptor:
         if request is not None and request.state is not RequestState.OPEN:
             raise ProtocolViolation(f"request {number} has ended already")
         return request
+
+    def expire(self, number: RequestNumber) -> None:
+        """Closes a request whose deadline has passed, without a frame."""
+        self._requests.pop(number, None)
 
     def state(self, number: RequestNumber) -> RequestState | None:
         """Where a request is, None when it is closed."""

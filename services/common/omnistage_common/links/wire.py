@@ -161,6 +161,7 @@ def _fill_open(into: pb.Open, frame: Open) -> None:
     for item in frame.inputs:
         port = into.inputs.add()
         port.name = item.name
+        port.index = item.index
         _fill_payload(port.payload, item.payload)
     _fill_parameters(into.parameters, frame.parameters)
 
@@ -322,7 +323,11 @@ def _open_from_pb(number: RequestNumber, frame: pb.Open) -> Open:
         credit=frame.credit,
         delivery=_known(_DELIVERIES_BACK, frame.delivery, "delivery"),
         inputs=tuple(
-            Output(name=OutputName(item.name), payload=_payload_from_pb(item.payload))
+            Output(
+                name=OutputName(item.name),
+                payload=_payload_from_pb(item.payload),
+                index=item.index,
+            )
             for item in frame.inputs
         ),
         parameters=_parameters_from_pb(frame.parameters),

@@ -199,7 +199,7 @@ def decode_plan(data: bytes) -> PipelinePlan:
     """The plan that `encode_plan` wrote.
 
     Raises:
-        msgspec.ValidationError: The document is not a plan.
+        msgspec.DecodeError: The document is not JSON, or (`msgspec.ValidationError`) not a plan.
     """
     return msgspec.json.decode(data, type=PipelinePlan)
 

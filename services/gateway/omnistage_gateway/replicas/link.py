@@ -8,7 +8,7 @@ they came; nothing here waits for a listener.
 
 import asyncio
 import time
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import grpc.aio
 import structlog
@@ -45,9 +45,15 @@ _log = structlog.get_logger()
 CREDIT: Final = 32
 """Data frames of one request that may be under way; a slow client stops the stage there."""
 FRAMES_PER_MESSAGE: Final = 128
+BYTES_PER_MESSAGE: Final = 8 * 1024 * 1024
+"""Frames that together are larger leave in several messages; gRPC refuses messages of 64 MiB."""
 FIRST_RETRY: Final = 0.05
 LAST_RETRY: Final = 1.0
 """Seconds between attempts to reopen a link that the replica ends again and again."""
+
+
+if TYPE_CHECKING:
+    _Call = grpc.aio.StreamStreamCall[stage_pb2.LinkRequest, stage_pb2.LinkResponse]
 
 
 class Endpoint(Protocol):
@@ -141,9 +147,7 @@ class ReplicaLink:
             call.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
-    async def _write(
-        self, call: "grpc.aio.StreamStreamCall[stage_pb2.LinkRequest, stage_pb2.LinkResponse]"
-    ) -> None:
+    async def _write(self, call: "_Call") -> None:
         while True:
             await self._wake.wait()
             # One more turn of the loop: whatever this turn opens leaves in the same message.
@@ -151,8 +155,7 @@ class ReplicaLink:
             self._wake.clear()
             frames, self._outgoing = self._outgoing, []
             for start in range(0, len(frames), FRAMES_PER_MESSAGE):
-                message = wire.encode_from_opener(frames[start : start + FRAMES_PER_MESSAGE])
-                await call.write(message)
+                await _write_frames(call, frames[start : start + FRAMES_PER_MESSAGE])
 
     def _receive(self, frame: FromReplica) -> None:
         if not self._opener.receive(frame):
@@ -230,6 +233,17 @@ class ReplicaLink:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
+
+
+async def _write_frames(call: "_Call", frames: list[FromOpener]) -> None:
+    """Writes frames as one message, or as several where one would be large."""
+    message = wire.encode_from_opener(frames)
+    if len(frames) > 1 and message.ByteSize() > BYTES_PER_MESSAGE:
+        half = len(frames) // 2
+        await _write_frames(call, frames[:half])
+        await _write_frames(call, frames[half:])
+    else:
+        await call.write(message)
 
 
 def _words(broken: OmnistageError | grpc.aio.AioRpcError) -> str:

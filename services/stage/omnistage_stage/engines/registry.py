@@ -2,11 +2,11 @@
 
 from importlib.metadata import EntryPoint, entry_points
 
-from omnistage_common.errors import MissingDependency, SetupError
+from omnistage_common.errors import MissingDependency, OmnistageError, SetupError, truncated
 from omnistage_common.ids import EngineName
-from omnistage_stage.engines.protocol import ENTRY_POINT_GROUP, EngineFactory
+from omnistage_stage.engines.protocol import ENTRY_POINT_GROUP, Engine, EngineFactory, EngineSpec
 
-__all__ = ["find_engine"]
+__all__ = ["find_engine", "make_engine"]
 
 
 def find_engine(name: EngineName) -> EngineFactory:
@@ -31,6 +31,24 @@ def find_engine(name: EngineName) -> EngineFactory:
             f"two packages register an engine {name!r}: {values}; uninstall one", field="engine"
         )
     return _load(found[0])
+
+
+def make_engine(name: EngineName, spec: EngineSpec) -> Engine:
+    """The engine registered under that name, made but not loaded.
+
+    Raises:
+        SetupError: As `find_engine`; or its class refuses the spec, or raises whatever else.
+    """
+    factory = find_engine(name)
+    try:
+        return factory(spec)
+    except OmnistageError:
+        raise
+    except Exception as failure:
+        raise SetupError(
+            truncated(f"engine {name!r} of stage {spec.stage} cannot be made: {failure!r}"),
+            field="engine",
+        ) from failure
 
 
 def _load(point: EntryPoint) -> EngineFactory:

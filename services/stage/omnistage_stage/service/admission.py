@@ -29,6 +29,10 @@ class Place:
         """Gives the place, or the wait for it, up. Idempotent."""
         self._admission.leave(self)
 
+    def withdraw(self) -> None:
+        """Gives the wait for it up; a place that is taken stays taken. Idempotent."""
+        self._admission.withdraw(self)
+
 
 class Admission:
     """The places of one replica."""
@@ -68,6 +72,10 @@ class Admission:
         place = Place(self, turn)
         self._queued[place] = turn
         return place
+
+    def withdraw(self, place: Place) -> None:
+        """Takes a request out of the queue, if it is there."""
+        self._queued.pop(place, None)
 
     def leave(self, place: Place) -> None:
         """Frees a place and hands it to whoever waits longest."""

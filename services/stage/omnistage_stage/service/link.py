@@ -7,6 +7,7 @@ links meet only in admission and in the engine.
 
 import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -42,6 +43,8 @@ class Link:
         self._acceptor = Acceptor()
         self._sessions: dict[RequestNumber, Session] = {}
         self._tasks: dict[RequestNumber, asyncio.Task[None]] = {}
+        self._places: dict[RequestNumber, Place] = {}
+        self._expiries: dict[RequestNumber, asyncio.TimerHandle] = {}
         self._ready: dict[Session, None] = {}
         self._news: list[FromReplica] = []
         self._wake = asyncio.Event()
@@ -76,6 +79,8 @@ class Link:
             raise broken.exceptions[0] from None
         finally:
             lifecycle.unlisten(self._announce)
+            for expiry in self._expiries.values():
+                expiry.cancel()
             for session in self._sessions.values():
                 self._let_go(session)
 
@@ -137,8 +142,12 @@ class Link:
             return
         task = group.create_task(self._serve(session, place), name=frame.request_id)
         self._tasks[frame.request] = task
-        task.add_done_callback(lambda _: place.leave())
-        task.add_done_callback(lambda _: self._tasks.pop(frame.request, None))
+        self._places[frame.request] = place
+        task.add_done_callback(partial(self._served, frame.request))
+
+    def _served(self, number: RequestNumber, _: asyncio.Task[None]) -> None:
+        del self._tasks[number]
+        self._places.pop(number).leave()
 
     async def _serve(self, session: Session, place: Place) -> None:
         deadline = session.frame.deadline
@@ -168,7 +177,11 @@ class Link:
         self._ready.pop(session, None)
         task = self._tasks.get(number)
         if task is not None:
+            self._places[number].withdraw()
             task.cancel()
+        expiry = self._expiries.pop(number, None)
+        if expiry is not None:
+            expiry.cancel()
         self._let_go(session)
         self._changed()
 
@@ -196,7 +209,22 @@ class Link:
         sessions, self._ready = self._ready, {}
         for session in sessions:
             frames += session.take_frames()
-            if self._acceptor.state(session.frame.request) is None:
-                self._sessions.pop(session.frame.request, None)
+            number = session.frame.request
+            if self._acceptor.state(number) is None:
+                self._sessions.pop(number, None)
                 self._changed()
+            elif session.finished:
+                self._expire_at_deadline(session)
         return frames
+
+    def _expire_at_deadline(self, session: Session) -> None:
+        """Sees to a request that has ended and waits for its peer: for Release, or for Credit."""
+        number = session.frame.request
+        if number not in self._expiries:
+            loop = asyncio.get_running_loop()
+            when = session.frame.deadline.monotonic
+            self._expiries[number] = loop.call_at(when, self._expire, number)
+
+    def _expire(self, number: RequestNumber) -> None:
+        self._acceptor.expire(number)
+        self._drop(number)

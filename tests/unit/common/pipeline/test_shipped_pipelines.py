@@ -60,6 +60,7 @@ def test_the_voice_assistant_hears_thinks_and_speaks() -> None:
     }
     assert plan.stages[1].engine_args == {
         "max_model_len": 2048,
+        "defaults": {"temperature": 0},
         "dtype": "bfloat16",
         "kv_cache_memory_bytes": 268_435_456,
     }

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from fakes.engine_io import engine_spec
 from omnistage_common.errors import MissingDependency, SetupError
 from omnistage_common.ids import EngineName
-from omnistage_stage.engines.registry import find_engine
+from omnistage_stage.engines.registry import find_engine, make_engine
 from omnistage_stage.engines.simulated import SimulatedEngine
 
 Install = Callable[..., None]
@@ -75,3 +76,13 @@ def test_an_engine_that_its_package_does_not_have_is_refused(install: Install) -
 
     with pytest.raises(SetupError, match="NoSuchEngine"):
         find_engine(EngineName("absent"))
+
+
+def test_an_engine_that_raises_when_it_is_made_is_a_setup_error(install: Install) -> None:
+    # Any callable is a factory as far as an entry point can tell; this one takes no spec.
+    install("theirs", moody="builtins:globals")
+
+    with pytest.raises(SetupError, match="TypeError") as refused:
+        make_engine(EngineName("moody"), engine_spec({}))
+
+    assert refused.value.field == "engine"

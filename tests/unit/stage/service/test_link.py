@@ -176,6 +176,23 @@ async def test_a_request_cancelled_in_the_queue_leaves_it(
         assert list(engine.runs) == [client.id_of(running)]
 
 
+async def test_a_place_in_the_queue_is_free_in_the_message_that_cancels_it(
+    make_replica: NewReplica, engine: ScriptedEngine
+) -> None:
+    replica = make_replica(max_running=1, max_queued=1)
+    async with memory_link(replica) as (client, _):
+        running, waiting = await client.open(), await client.open()
+        run = await engine.started(client.id_of(running))
+        successor = client.next_open()
+
+        await client.send(client.opener.cancel(waiting, "never mind"), successor)
+
+        run.finish()
+        await client.ended(running)
+        (await engine.started(client.id_of(successor.request))).finish()
+        await client.ended(successor.request)
+
+
 async def test_a_request_cancelled_in_the_message_that_opened_it_never_runs(
     replica: Replica, engine: ScriptedEngine
 ) -> None:
@@ -354,6 +371,43 @@ async def test_without_credit_the_answer_waits_and_credit_brings_it(
 
         await client.ended(number)
         assert client.text(number) == "patience"
+
+
+async def test_held_tensors_that_nobody_releases_end_at_the_deadline(
+    replica: Replica, engine: ScriptedEngine
+) -> None:
+    drain = Drain(replica.lifecycle)
+    link = Link(replica, changed=drain.changed)
+    drain.joined(link)
+    async with memory_link(replica, link=link) as (client, _):
+        number = await client.open(seconds=0.2)
+        run = await engine.started(client.id_of(number))
+        await run.outputs.put(SOUND, BIG)
+        run.finish()
+        await client.ended(number)
+
+        assert await drain.run(None) == 0
+
+    assert link.open_requests == 0
+    assert replica.plane.statistics().leases == 0
+
+
+async def test_an_answer_that_never_gets_credit_ends_at_the_deadline(
+    replica: Replica, engine: ScriptedEngine, counted: Counted
+) -> None:
+    drain = Drain(replica.lifecycle)
+    link = Link(replica, changed=drain.changed)
+    drain.joined(link)
+    async with memory_link(replica, link=link) as (client, _):
+        number = await client.open(credit=0, seconds=0.2)
+        run = await engine.started(client.id_of(number))
+        run.outputs.emit(SAID, piece("for nobody"))
+        run.finish()
+
+        assert await drain.run(None) == 0
+
+        assert client.frames[number] == []
+        assert counted("cancelled") == 0
 
 
 async def test_a_slow_consumer_stops_its_engine_and_nobody_elses(
