@@ -114,3 +114,24 @@ async def test_a_replica_that_dies_takes_only_its_own_requests(pair: Deployment)
     assert statuses == {503: lost, 200: 2 * CLIENTS - lost}
     assert after.status_code == 200
     await asyncio.to_thread(pair.revive, "thinker-0")
+
+
+def test_a_replica_that_freezes_is_noticed_by_its_silence(pair: Deployment) -> None:
+    """Its sockets stay open; only the pings that it does not answer tell."""
+    gateway = pair.gateway
+    with RawClient(gateway.port) as client:
+        client.ask(question(MODEL, stream=True, max_tokens=100_000))
+        assert client.read_head()[0] == 200
+        (name,) = [name for name in THINKERS if pair.replica(name).describe().occupancy.running]
+        found = gateway.times_found(name)
+
+        pair.replica(name).freeze()
+
+        rest = client.read_rest()
+        assert b'"code":"stage_unavailable"' in rest
+        assert b"[DONE]" not in rest
+    answers = [httpx.post(gateway.url + PATH, json=question(MODEL, max_tokens=1)) for _ in range(4)]
+    assert {answer.status_code for answer in answers} == {200}
+    pair.replica(name).thaw()
+    gateway.wait_found(name, found + 1)
+    assert within(5, lambda: pair.idle)

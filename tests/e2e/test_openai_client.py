@@ -11,7 +11,8 @@ import pytest
 import soundfile
 from openai.types.chat import ChatCompletionAudioParam, ChatCompletionChunk
 
-from fakes.deployment import Deployment
+from fakes.deployment import Deploy, Deployment, plan_from_text
+from fakes.pipelines import listening_pipeline
 
 MODEL = "simulated-omni"
 TEXT = " word" * 16
@@ -190,6 +191,28 @@ def test_too_many_requests_are_a_rate_limit(omni: Deployment) -> None:
     gateway.close()
     assert full.value.response.headers["retry-after"] == "1"
     assert full.value.code == "too_many_requests"
+
+
+def test_failures_of_stages_are_raised_before_and_within_a_stream(deploy: Deploy) -> None:
+    """The speaker's engine fails at its 24th step, and is killed afterwards."""
+    deployment = deploy(plan_from_text(listening_pipeline()))
+    question: Any = {**spoken("pcm16"), "model": "listening"}
+    url = deployment.gateway.url + "/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        stream = client.chat.completions.create(**question, max_tokens=25, stream=True)
+        assert next(stream).choices[0].delta.role == "assistant"
+        with pytest.raises(openai.APIError) as failed:
+            list(stream)
+        with pytest.raises(openai.InternalServerError) as broken:
+            client.chat.completions.create(**question, max_tokens=25)
+        deployment.replica("speaker-0").kill()
+        with pytest.raises(openai.APIStatusError) as dead:
+            client.chat.completions.create(**question)
+
+    assert (failed.value.code, failed.value.type) == ("engine_failed", "server_error")
+    assert (broken.value.status_code, broken.value.code) == (500, "engine_failed")
+    assert (dead.value.status_code, dead.value.code) == (503, "stage_unavailable")
+    assert dead.value.response.headers["retry-after"] == "1"
 
 
 def test_answers_can_be_written_to_disk_and_read_back(

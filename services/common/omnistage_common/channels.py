@@ -1,6 +1,7 @@
 """gRPC options that both ends of a link must agree on.
 
-Keepalive finds a peer that is frozen or cut off: a ping every two seconds, answered within one.
+Keepalive finds a peer that is frozen or cut off: a ping every two seconds, answered within one
+(gRPC waits a minute for the answer unless the ping's own time-out says otherwise).
 Message sizes are bounded by what a batch of frames can be, far above the usual and far below memory.
 """
 
@@ -15,6 +16,7 @@ _COMMON: Final = (
     ("grpc.max_send_message_length", _MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 2000),
     ("grpc.keepalive_timeout_ms", 1000),
+    ("grpc.http2.ping_timeout_ms", 1000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route as HttpRoute
 from starlette.types import Receive, Scope, Send
 
-from omnistage_common.errors import InvalidRequest, ModelNotFound, OmnistageError, StageUnavailable
+from omnistage_common.errors import InvalidRequest, OmnistageError, StageUnavailable
 from omnistage_common.ids import ModelName
 from omnistage_gateway.admission import Admission
 from omnistage_gateway.endpoints.chat import ChatEndpoint
@@ -135,8 +135,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
         raise error
     status = HTTPStatus(error.status_code)
     message = f"{status.phrase}: {request.method} {request.url.path}"
-    if status is HTTPStatus.NOT_FOUND:
-        return await _omnistage_error(request, ModelNotFound(message))
     response = await _omnistage_error(request, InvalidRequest(message))
     response.status_code = error.status_code
+    response.headers.update(error.headers or {})
     return response

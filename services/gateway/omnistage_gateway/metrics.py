@@ -31,6 +31,8 @@ class GatewayMetrics:
             buckets=LATENCY_BUCKETS,
             registry=registry,
         )
+        self._counted: dict[tuple[ModelName, str], tuple[Counter, Histogram]] = {}
+        """Labelled children, looked up once."""
         Gauge("omnistage_gateway_in_flight", "Requests inside", registry=registry).set_function(
             lambda: admission.requests
         )
@@ -54,5 +56,10 @@ class GatewayMetrics:
             outcome: `done` or the code of an error.
             seconds: From its head to its last byte.
         """
-        self._requests.labels(model, outcome).inc()
-        self._seconds.labels(model).observe(seconds)
+        counted = self._counted.get((model, outcome))
+        if counted is None:
+            counted = (self._requests.labels(model, outcome), self._seconds.labels(model))
+            self._counted[model, outcome] = counted
+        requests, duration = counted
+        requests.inc()
+        duration.observe(seconds)

@@ -97,10 +97,10 @@ async def body_of(answer: WholeAnswer, reason: FinishReason = FinishReason.STOP)
 
 async def test_a_whole_answer_holds_all_text_and_sound_in_order() -> None:
     answer = WholeAnswer(AudioFormat.PCM16)
-    await answer.deliver(TEXT, "one ", 0)
-    await answer.deliver(AUDIO, sound(b"\1\0"), 0)
-    await answer.deliver(TEXT, "two", 0)
-    await answer.deliver(AUDIO, sound(b"\2\0"), 0)
+    answer.deliver(TEXT, "one ", 0)
+    answer.deliver(AUDIO, sound(b"\1\0"), 0)
+    answer.deliver(TEXT, "two", 0)
+    answer.deliver(AUDIO, sound(b"\2\0"), 0)
     await answer.flush()
 
     (choice,) = (await body_of(answer))["choices"]
@@ -115,7 +115,7 @@ async def test_a_whole_answer_outlives_the_tensors_it_was_made_of() -> None:
     memory = bytearray(b"\1\0")
     answer = WholeAnswer(AudioFormat.PCM16)
     view = sound(bytes(2))
-    await answer.deliver(AUDIO, Tensor(header=view.header, data=memoryview(memory)), 0)
+    answer.deliver(AUDIO, Tensor(header=view.header, data=memoryview(memory)), 0)
 
     memory[:] = b"\7\7"
 
@@ -127,8 +127,8 @@ async def test_a_whole_answer_outlives_the_tensors_it_was_made_of() -> None:
 async def test_no_sound_is_an_error_in_every_format(encoding: AudioFormat, client: Client) -> None:
     whole, stream = WholeAnswer(encoding), streamed(client, encoding)
     for answer in (whole, stream):
-        await answer.deliver(TEXT, "hello", 0)
-        await answer.deliver(AUDIO, sound(b""), 0)
+        answer.deliver(TEXT, "hello", 0)
+        answer.deliver(AUDIO, sound(b""), 0)
 
     with pytest.raises(MissingOutput):
         await body_of(whole)
@@ -151,15 +151,15 @@ async def test_content_that_is_not_what_the_plan_says_is_an_error(
 ) -> None:
     for answer in (WholeAnswer(AudioFormat.WAV), streamed(client, AudioFormat.WAV)):
         with pytest.raises(EngineFailed, match="where the plan says"):
-            await answer.deliver(plan, content, 0)
+            answer.deliver(plan, content, 0)
 
 
 async def test_transcripts_are_kept_by_item_and_never_part_of_the_text(client: Client) -> None:
     whole, stream = WholeAnswer(None), streamed(client)
     for answer in (whole, stream):
         for index, text in [(1, "sec"), (0, "first"), (1, "ond")]:
-            await answer.deliver(TRANSCRIPT, text, index)
-        await answer.deliver(TEXT, "reply", 0)
+            answer.deliver(TRANSCRIPT, text, index)
+        answer.deliver(TEXT, "reply", 0)
         await answer.flush()
 
         assert answer.transcripts.all() == ("first", "second")
@@ -175,7 +175,7 @@ async def test_a_stream_sends_nothing_before_there_is_something(client: Client) 
     answer = streamed(client)
 
     await answer.flush()
-    await answer.deliver(TRANSCRIPT, "heard", 0)
+    answer.deliver(TRANSCRIPT, "heard", 0)
     await answer.flush()
 
     assert client.pieces == []
@@ -185,9 +185,9 @@ async def test_a_stream_sends_nothing_before_there_is_something(client: Client) 
 async def test_all_of_one_turn_leaves_as_one_piece(client: Client) -> None:
     answer = streamed(client)
     for text in ("a", "b", "c"):
-        await answer.deliver(TEXT, text, 0)
+        answer.deliver(TEXT, text, 0)
     await answer.flush()
-    await answer.deliver(TEXT, "d", 0)
+    answer.deliver(TEXT, "d", 0)
     await answer.flush()
     await answer.flush()
 
@@ -199,7 +199,7 @@ async def test_all_of_one_turn_leaves_as_one_piece(client: Client) -> None:
 
 async def test_a_stream_ends_with_reason_usage_and_done(client: Client) -> None:
     answer = streamed(client)
-    await answer.deliver(TEXT, "a", 0)
+    answer.deliver(TEXT, "a", 0)
     await finish(answer, USAGE)
 
     *_, end, usage, done = client.events
@@ -227,7 +227,7 @@ async def test_streamed_sound_is_one_file_of_the_format(
 ) -> None:
     answer = streamed(client, encoding)
     for _ in range(3):
-        await answer.deliver(AUDIO, sound(b"\1\0" * 1001), 0)
+        answer.deliver(AUDIO, sound(b"\1\0" * 1001), 0)
         await answer.flush()
     await finish(answer)
 
@@ -243,7 +243,7 @@ async def test_streamed_sound_is_one_file_of_the_format(
 
 async def test_sound_that_was_not_asked_for_is_not_streamed(client: Client) -> None:
     answer = streamed(client)
-    await answer.deliver(AUDIO, sound(b"\1\0"), 0)
+    answer.deliver(AUDIO, sound(b"\1\0"), 0)
     await answer.flush()
 
     assert client.pieces == []
@@ -251,9 +251,9 @@ async def test_sound_that_was_not_asked_for_is_not_streamed(client: Client) -> N
 
 async def test_a_failed_stream_ends_with_the_error_and_drops_what_waits(client: Client) -> None:
     answer = streamed(client)
-    await answer.deliver(TEXT, "sent", 0)
+    answer.deliver(TEXT, "sent", 0)
     await answer.flush()
-    await answer.deliver(TEXT, "dropped", 0)
+    answer.deliver(TEXT, "dropped", 0)
 
     await answer.fail(StageUnavailable("the speaker is gone"))
 

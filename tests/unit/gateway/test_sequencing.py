@@ -59,7 +59,7 @@ class Recorder:
         self.reading = asyncio.Event()
         self.reading.set()
 
-    async def deliver(self, plan: OutputPlan, content: Content, index: int) -> None:  # noqa: ARG002
+    def deliver(self, plan: OutputPlan, content: Content, index: int) -> None:  # noqa: ARG002
         """Keeps a piece."""
         self.delivered.append((plan.modality, content))
 

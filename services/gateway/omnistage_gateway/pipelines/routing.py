@@ -14,6 +14,7 @@ from msgspec import Struct
 from omnistage_common.errors import UnsupportedModality
 from omnistage_common.ids import OutputName, StageName
 from omnistage_common.links.frames import Delivery
+from omnistage_common.payloads import PayloadKind
 from omnistage_common.pipeline.plan import (
     EdgePlan,
     Modality,
@@ -26,7 +27,7 @@ __all__ = ["Route", "RouteStage", "Routes", "find_route"]
 
 
 class RouteStage(Struct, frozen=True, kw_only=True):
-    """One stop of a route."""
+    """One stop of a route, and what a request must know of it, worked out once."""
 
     name: StageName
     request_inputs: tuple[OutputName, ...]
@@ -36,6 +37,17 @@ class RouteStage(Struct, frozen=True, kw_only=True):
     edges_out: tuple[EdgePlan, ...]
     outputs: tuple[OutputPlan, ...]
     """What the client gets of it."""
+    producers: tuple[StageName, ...]
+    """Whose outputs it takes, each once."""
+    consumers: tuple[StageName, ...]
+    """Who takes its outputs, each once."""
+    feeds: frozenset[OutputName]
+    """Outputs that consumers take."""
+    owes: frozenset[OutputName]
+    """Outputs without which it has failed: all that somebody takes, but for text, which may be
+    empty."""
+    writes_text: bool
+    """Whether the client gets text of it."""
 
     def delivery(self, *, stream: bool) -> Delivery:
         """When its outputs are wanted."""
@@ -139,20 +151,27 @@ def _stop(
     needed: set[StageName],
     wants: frozenset[Modality],
 ) -> RouteStage:
+    edges = [edge for edge in plan.edges if {edge.producer, edge.consumer} <= needed]
+    edges_in = tuple(edge for edge in edges if edge.consumer == stage.name)
+    edges_out = tuple(edge for edge in edges if edge.producer == stage.name)
+    outputs = tuple(
+        output
+        for output in plan.outputs
+        if output.stage == stage.name and (output.modality is None or output.modality in wants)
+    )
+    taken = {edge.output: edge.kind for edge in edges_out}
+    taken |= {output.output: output.kind for output in outputs}
     return RouteStage(
         name=stage.name,
         request_inputs=tuple(item.name for item in stage.consumes if item.name in brings),
-        edges_in=tuple(
-            edge for edge in plan.edges if edge.consumer == stage.name and edge.producer in needed
-        ),
-        edges_out=tuple(
-            edge for edge in plan.edges if edge.producer == stage.name and edge.consumer in needed
-        ),
-        outputs=tuple(
-            output
-            for output in plan.outputs
-            if output.stage == stage.name and (output.modality is None or output.modality in wants)
-        ),
+        edges_in=edges_in,
+        edges_out=edges_out,
+        outputs=outputs,
+        producers=tuple(dict.fromkeys(edge.producer for edge in edges_in)),
+        consumers=tuple(dict.fromkeys(edge.consumer for edge in edges_out)),
+        feeds=frozenset(edge.output for edge in edges_out),
+        owes=frozenset(name for name, kind in taken.items() if kind is not PayloadKind.TEXT),
+        writes_text=any(output.kind is PayloadKind.TEXT for output in outputs),
     )
 
 

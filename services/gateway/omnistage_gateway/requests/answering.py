@@ -33,7 +33,7 @@ class Send(Protocol):
 class AnswerSink(Protocol):
     """Where the outputs of a request go."""
 
-    async def deliver(self, plan: OutputPlan, content: Content, index: int) -> None:
+    def deliver(self, plan: OutputPlan, content: Content, index: int) -> None:
         """Takes one piece of one output."""
 
     async def flush(self) -> None:
@@ -64,7 +64,7 @@ class WholeAnswer:
         self._text: list[str] = []
         self._audio: list[Tensor] = []
 
-    async def deliver(self, plan: OutputPlan, content: Content, index: int) -> None:
+    def deliver(self, plan: OutputPlan, content: Content, index: int) -> None:
         """See `AnswerSink`."""
         if plan.modality is None:
             self.transcripts.add(index, _text(content))
@@ -132,7 +132,7 @@ class StreamedAnswer:
         self._streams = audio_format is None or audio_format.streams
         self._events: list[bytes] = []
 
-    async def deliver(self, plan: OutputPlan, content: Content, index: int) -> None:
+    def deliver(self, plan: OutputPlan, content: Content, index: int) -> None:
         """See `AnswerSink`."""
         if plan.modality is None:
             self.transcripts.add(index, _text(content))

@@ -29,14 +29,19 @@ class StopState(Enum):
 
 
 class _Stop:
-    __slots__ = ("delivered", "made", "stage", "state", "wanted")
+    __slots__ = ("made", "seen", "stage", "state", "unread", "waits_for")
 
     def __init__(self, stage: RouteStage) -> None:
         self.stage = stage
         self.state = StopState.WAITING
-        self.wanted = {edge.output for edge in stage.edges_out}
+        self.waits_for = len(stage.producers)
+        """Producers that have not ended."""
+        self.unread = len(stage.consumers)
+        """Consumers that have not ended."""
         self.made: dict[OutputName, list[Output]] = {}
-        self.delivered: set[OutputName] = set()
+        """What it made for its consumers."""
+        self.seen: set[OutputName] = set()
+        """Names of all that it made."""
 
 
 class Progress:
@@ -44,6 +49,7 @@ class Progress:
 
     def __init__(self, route: Route) -> None:
         self._stops = {stage.name: _Stop(stage) for stage in route.stages}
+        self._openable = {stage.name: stage for stage in route.stages if not stage.producers}
         self.finish_reason = FinishReason.NONE
         self.usages: dict[StageName, Usage] = {}
 
@@ -58,15 +64,11 @@ class Progress:
 
     def openable(self) -> list[RouteStage]:
         """Stops whose producers have all ended, and that were not opened yet."""
-        return [
-            stop.stage
-            for stop in self._stops.values()
-            if stop.state is StopState.WAITING
-            and all(edge.producer in self.usages for edge in stop.stage.edges_in)
-        ]
+        return list(self._openable.values())
 
     def open(self, name: StageName) -> list[Output]:
         """Notes that a stop is opened, or opened elsewhere; what its edges bring it."""
+        self._openable.pop(name, None)
         stop = self._stops[name]
         stop.state = StopState.OPEN
         inputs: list[Output] = []
@@ -81,14 +83,13 @@ class Progress:
             ProtocolViolation: The stop is not open.
         """
         stop = self._open_stop(name)
+        stage = stop.stage
         deliveries: list[tuple[OutputPlan, Output]] = []
         for output in outputs:
-            if output.name in stop.wanted:
+            stop.seen.add(output.name)
+            if output.name in stage.feeds:
                 stop.made.setdefault(output.name, []).append(output)
-            for plan in stop.stage.outputs:
-                if plan.output == output.name:
-                    stop.delivered.add(output.name)
-                    deliveries.append((plan, output))
+            deliveries += [(plan, output) for plan in stage.outputs if plan.output == output.name]
         return deliveries
 
     def end(self, name: StageName, frame: End) -> list[StageName]:
@@ -102,17 +103,20 @@ class Progress:
             ProtocolViolation: The stop is not open.
         """
         stop = self._open_stop(name)
-        for edge in stop.stage.edges_out:
-            if edge.kind is not PayloadKind.TEXT and edge.output not in stop.made:
-                raise MissingOutput(f"stage {name} ended without its output {edge.output!r}")
-        for plan in stop.stage.outputs:
-            if plan.kind is not PayloadKind.TEXT and plan.output not in stop.delivered:
-                raise MissingOutput(f"stage {name} ended without its output {plan.output!r}")
+        stage = stop.stage
+        if not stage.owes <= stop.seen:
+            missing = ", ".join(map(repr, sorted(stage.owes - stop.seen)))
+            raise MissingOutput(f"stage {name} ended without its output {missing}")
         stop.state = StopState.ENDED
         self.usages[name] = frame.usage
-        if frame.finish_reason is not FinishReason.NONE and self._writes_text(stop):
+        if stage.writes_text and frame.finish_reason is not FinishReason.NONE:
             self.finish_reason = frame.finish_reason
-        return self._releasable()
+        for consumer in stage.consumers:
+            waiting = self._stops[consumer]
+            waiting.waits_for -= 1
+            if not waiting.waits_for:
+                self._openable[consumer] = waiting.stage
+        return self._released(stop)
 
     def _open_stop(self, name: StageName) -> _Stop:
         stop = self._stops[name]
@@ -120,19 +124,19 @@ class Progress:
             raise ProtocolViolation(f"stage {name} spoke while {stop.state.value}")
         return stop
 
-    def _writes_text(self, stop: _Stop) -> bool:
-        return any(plan.kind is PayloadKind.TEXT for plan in stop.stage.outputs)
-
-    def _releasable(self) -> list[StageName]:
+    def _released(self, ended: _Stop) -> list[StageName]:
+        """Stops that this end was the last to read, and itself when nobody reads it."""
         released: list[StageName] = []
-        for name, stop in self._stops.items():
-            consumers = (edge.consumer for edge in stop.stage.edges_out)
-            if stop.state is StopState.ENDED and all(
-                consumer in self.usages for consumer in consumers
-            ):
-                stop.state = StopState.RELEASED
-                stop.made.clear()
-                released.append(name)
+        for producer in ended.stage.producers:
+            stop = self._stops[producer]
+            stop.unread -= 1
+            if not stop.unread:
+                released.append(producer)
+        if not ended.unread:
+            released.append(ended.stage.name)
+        for name in released:
+            self._stops[name].state = StopState.RELEASED
+            self._stops[name].made.clear()
         return released
 
 

@@ -16,7 +16,7 @@ from omnistage_common.errors import Draining
 from omnistage_common.ids import OutputName, RequestId, RequestNumber, StageName
 from omnistage_common.links.frames import Data, End, Error
 from omnistage_common.payloads import Output, Parameters, PayloadKind, TensorRef
-from omnistage_common.pipeline.plan import Modality, OutputPlan
+from omnistage_common.pipeline.plan import Modality
 from omnistage_common.tensors import TensorPlane
 from omnistage_gateway.openai.answers import AnswerUsage, StageReport
 from omnistage_gateway.pipelines.routing import Route, RouteStage
@@ -183,7 +183,10 @@ class Sequence:
     async def _handle(self, call: _Call, frame: Data | End | Error, answer: AnswerSink) -> None:
         if isinstance(frame, Data):
             for plan, output in self.progress.data(call.stage.name, frame.outputs):
-                await self._deliver(plan, output, answer)
+                content = output.payload.content
+                if isinstance(content, TensorRef):
+                    content = await self._plane.fetch(content)
+                answer.deliver(plan, content, output.index)
             call.consumed()
         elif isinstance(frame, End):
             for name in self.progress.end(call.stage.name, frame):
@@ -193,9 +196,3 @@ class Sequence:
             self._open(call.stage)
         else:
             raise frame.error
-
-    async def _deliver(self, plan: OutputPlan, output: Output, answer: AnswerSink) -> None:
-        content = output.payload.content
-        if isinstance(content, TensorRef):
-            content = await self._plane.fetch(content)
-        await answer.deliver(plan, content, output.index)
