@@ -14,6 +14,7 @@ from fakes.frames import data, end, reference, text_output
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import Draining, EngineFailed, OmnistageError, StageUnavailable
 from omnistage_common.ids import ReplicaId, RequestId, RequestNumber, StageName
+from omnistage_common.links.batching import FRAMES_PER_MESSAGE
 from omnistage_common.links.frames import (
     Cancel,
     Credit,
@@ -27,7 +28,7 @@ from omnistage_common.links.frames import (
     Release,
 )
 from omnistage_common.payloads import Output, Parameters
-from omnistage_gateway.replicas.link import CREDIT, FRAMES_PER_MESSAGE, ReplicaLink
+from omnistage_gateway.replicas.link import CREDIT, ReplicaLink
 from omnistage_gateway.settings import ReplicaEndpoint
 from omnistage_protos.stage.v1 import stage_pb2
 

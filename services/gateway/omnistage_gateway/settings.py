@@ -17,6 +17,8 @@ from omnistage_common.ids import ReplicaId, StageName
 __all__ = ["GatewaySettings", "ReplicaEndpoint", "parse_settings", "read_endpoints"]
 
 _MIB: Final = 1024 * 1024
+_LARGEST_BODY: Final = 48 * _MIB
+"""A conversation travels within one message of a link, which gRPC refuses at 64 MiB."""
 
 _EXAMPLES = """\
 examples:
@@ -80,6 +82,8 @@ def parse_settings(arguments: Sequence[str] | None = None) -> GatewaySettings:
     add("--exit-with-parent", action="store_true", help="end when the parent process ends")
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     given = parser.parse_args(arguments)
+    if given.max_body_mib > _LARGEST_BODY:
+        parser.error("--max-body-mib must be at most 48: a text that long no longer fits a message")
     if given.body_budget_mib < given.max_body_mib:
         parser.error("--body-budget-mib must be at least --max-body-mib")
     return GatewaySettings(

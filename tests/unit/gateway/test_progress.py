@@ -200,13 +200,20 @@ def test_text_may_be_empty() -> None:
     run(progress, "left", piece("codes"))
 
     assert run(progress, "right") == ["top"]
-    assert progress.open(StageName("bottom")) == [piece("codes")]
+    assert progress.open(StageName("bottom")) == [piece("codes"), text_output("")]
+
+
+def test_a_producer_with_nothing_to_say_hands_on_an_empty_text() -> None:
+    progress = progress_on(SPEAKING, SPOKEN)
+    run(progress, "recogniser")
+
+    assert progress.open(StageName("thinker")) == [text_output("", name="transcript")]
 
 
 def test_the_reason_of_the_stage_that_writes_is_the_reason_of_the_request() -> None:
     progress = progress_on(SPEAKING, SPOKEN)
     for name, made, reason in [
-        ("recogniser", text_output(name="transcript"), FinishReason.NONE),
+        ("recogniser", text_output(name="transcript"), FinishReason.LENGTH),
         ("thinker", piece("hidden"), FinishReason.STOP),
         ("talker", piece("codes"), FinishReason.LENGTH),
         ("speaker", piece("speech"), FinishReason.NONE),

@@ -47,7 +47,7 @@ class RouteStage(Struct, frozen=True, kw_only=True):
     """Outputs without which it has failed: all that somebody takes, but for text, which may be
     empty."""
     writes_text: bool
-    """Whether the client gets text of it."""
+    """Whether the answer's text is its work."""
 
     def delivery(self, *, stream: bool) -> Delivery:
         """When its outputs are wanted."""
@@ -171,7 +171,7 @@ def _stop(
         consumers=tuple(dict.fromkeys(edge.consumer for edge in edges_out)),
         feeds=frozenset(edge.output for edge in edges_out),
         owes=frozenset(name for name, kind in taken.items() if kind is not PayloadKind.TEXT),
-        writes_text=any(output.kind is PayloadKind.TEXT for output in outputs),
+        writes_text=any(output.modality is Modality.TEXT for output in outputs),
     )
 
 

@@ -23,6 +23,7 @@ from omnistage_common.errors import (
 )
 from omnistage_common.ids import HostId, Incarnation, ReplicaId, RequestId, RequestNumber, StageName
 from omnistage_common.links import wire
+from omnistage_common.links.batching import messages_of
 from omnistage_common.links.frames import (
     Data,
     Delivery,
@@ -44,9 +45,6 @@ _log = structlog.get_logger()
 
 CREDIT: Final = 32
 """Data frames of one request that may be under way; a slow client stops the stage there."""
-FRAMES_PER_MESSAGE: Final = 128
-BYTES_PER_MESSAGE: Final = 8 * 1024 * 1024
-"""Frames that together are larger leave in several messages; gRPC refuses messages of 64 MiB."""
 FIRST_RETRY: Final = 0.05
 LAST_RETRY: Final = 1.0
 """Seconds between attempts to reopen a link that the replica ends again and again."""
@@ -154,8 +152,8 @@ class ReplicaLink:
             await asyncio.sleep(0)
             self._wake.clear()
             frames, self._outgoing = self._outgoing, []
-            for start in range(0, len(frames), FRAMES_PER_MESSAGE):
-                await _write_frames(call, frames[start : start + FRAMES_PER_MESSAGE])
+            for message in messages_of(frames, wire.encode_from_opener):
+                await call.write(message)
 
     def _receive(self, frame: FromReplica) -> None:
         if not self._opener.receive(frame):
@@ -233,17 +231,6 @@ class ReplicaLink:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-async def _write_frames(call: "_Call", frames: list[FromOpener]) -> None:
-    """Writes frames as one message, or as several where one would be large."""
-    message = wire.encode_from_opener(frames)
-    if len(frames) > 1 and message.ByteSize() > BYTES_PER_MESSAGE:
-        half = len(frames) // 2
-        await _write_frames(call, frames[:half])
-        await _write_frames(call, frames[half:])
-    else:
-        await call.write(message)
 
 
 def _words(broken: OmnistageError | grpc.aio.AioRpcError) -> str:

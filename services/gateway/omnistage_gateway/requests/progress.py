@@ -73,7 +73,8 @@ class Progress:
         stop.state = StopState.OPEN
         inputs: list[Output] = []
         for edge in stop.stage.edges_in:
-            inputs += _whole(self._stops[edge.producer].made.get(edge.output, ()), edge.kind)
+            made = self._stops[edge.producer].made.get(edge.output, ())
+            inputs += _whole(edge.output, made, edge.kind)
         return inputs
 
     def data(self, name: StageName, outputs: Iterable[Output]) -> list[tuple[OutputPlan, Output]]:
@@ -140,16 +141,19 @@ class Progress:
         return released
 
 
-def _whole(pieces: Iterable[Output], kind: PayloadKind) -> list[Output]:
-    """The items that the pieces make up: deltas of one text joined, everything else as it is."""
+def _whole(name: OutputName, pieces: Iterable[Output], kind: PayloadKind) -> list[Output]:
+    """The items that the pieces make up: deltas of one text joined, everything else as it is.
+
+    A producer that had nothing to say made one empty text.
+    """
     if kind is not PayloadKind.TEXT:
         return list(pieces)
-    texts: dict[tuple[OutputName, int], list[str]] = {}
+    texts: dict[int, list[str]] = {}
     for piece in pieces:
-        texts.setdefault((piece.name, piece.index), []).append(str(piece.payload.content))
+        texts.setdefault(piece.index, []).append(str(piece.payload.content))
+    if not texts:
+        texts[0] = []
     return [
-        Output(
-            name=name, index=index, payload=Payload(kind=kind, content="".join(texts[name, index]))
-        )
-        for name, index in sorted(texts)
+        Output(name=name, index=index, payload=Payload(kind=kind, content="".join(texts[index])))
+        for index in sorted(texts)
     ]

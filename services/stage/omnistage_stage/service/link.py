@@ -8,7 +8,6 @@ links meet only in admission and in the engine.
 import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable
 from functools import partial
-from typing import Final
 
 import structlog
 
@@ -29,9 +28,6 @@ from omnistage_stage.service.session import Session
 __all__ = ["Link"]
 
 _log = structlog.get_logger()
-
-FRAMES_PER_MESSAGE: Final = 128
-"""Bounds a message to some megabytes, as a frame carries at most a few inline payloads."""
 
 
 class Link:
@@ -201,8 +197,7 @@ class Link:
             await asyncio.sleep(0)
             self._wake.clear()
             frames = self._collect()
-            for start in range(0, len(frames), FRAMES_PER_MESSAGE):
-                await send(frames[start : start + FRAMES_PER_MESSAGE])
+            await send(frames)
 
     def _collect(self) -> list[FromReplica]:
         frames, self._news = self._news, []

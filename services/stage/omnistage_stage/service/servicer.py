@@ -11,6 +11,7 @@ import structlog
 from omnistage_common.errors import OmnistageError
 from omnistage_common.ids import Incarnation, LeaseId
 from omnistage_common.links import wire
+from omnistage_common.links.batching import messages_of
 from omnistage_common.links.frames import FromOpener, FromReplica
 from omnistage_common.processes import resident_bytes
 from omnistage_protos.stage.v1 import stage_pb2, stage_pb2_grpc
@@ -57,7 +58,8 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
                 yield wire.decode_from_opener(message)
 
         async def send(frames: list[FromReplica]) -> None:
-            await context.write(wire.encode_from_replica(frames))
+            for message in messages_of(frames, wire.encode_from_replica):
+                await context.write(message)
 
         try:
             await link.run(incoming(), send)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from itertools import groupby
+from typing import Final
 
 from omnistage_common.errors import OmnistageError
 from omnistage_common.ids import OutputName
@@ -20,6 +21,9 @@ from omnistage_common.tensors import LeaseOwner, TensorPlane
 from omnistage_stage.engines.protocol import EngineRequest, EngineResult
 
 __all__ = ["Session"]
+
+OUTPUTS_PER_FRAME: Final = 16
+"""Bounds a Data frame to a megabyte of inline tensors."""
 
 
 class Session:
@@ -131,9 +135,14 @@ class Session:
             self._pending.clear()
             self._plane.release_owner(self.owner)
             return _present(self._acceptor.fail(self.frame.request, self._outcome))
-        if self._pending and self._acceptor.credit(self.frame.request):
-            data = self._acceptor.data(self.frame.request, _joined(self._pending))
-            self._pending = []
+        if self._pending:
+            self._pending = _joined(self._pending)
+        while self._pending and self._acceptor.credit(self.frame.request):
+            outputs, self._pending = (
+                self._pending[:OUTPUTS_PER_FRAME],
+                self._pending[OUTPUTS_PER_FRAME:],
+            )
+            data = self._acceptor.data(self.frame.request, outputs)
             if data is not None:
                 frames.append(data)
         if self._outcome is not None and not self._pending:

@@ -22,7 +22,7 @@ from omnistage_common.links.protocol import Acceptor, RequestState
 from omnistage_common.payloads import INLINE_LIMIT, Output, Payload, PayloadKind, Tensor, TensorRef
 from omnistage_common.tensors import TensorPlane
 from omnistage_stage.engines.protocol import EngineResult
-from omnistage_stage.service.session import Session
+from omnistage_stage.service.session import OUTPUTS_PER_FRAME, Session
 
 ONE = RequestNumber(1)
 MIB = 1 << 20
@@ -132,6 +132,27 @@ def test_tensors_are_not_joined(opened: Callable[..., Opened]) -> None:
         request.session.emit(SOUND, sound(4))
 
     assert [output.payload for output in request.take_data()] == [sound(4)] * 3
+
+
+def test_many_tensors_leave_in_several_frames_as_far_as_credit_goes(
+    opened: Callable[..., Opened],
+) -> None:
+    request = opened(credit=2)
+    for length in range(1, 3 * OUTPUTS_PER_FRAME):
+        request.session.emit(SOUND, sound(length))
+    request.session.finish(EngineResult())
+
+    sent = request.take()
+    request.grant(1)
+    sent += request.take()
+
+    *frames, last = sent
+    assert isinstance(last, End)
+    outputs = [output for frame in frames if isinstance(frame, Data) for output in frame.outputs]
+    assert [output.payload for output in outputs] == list(
+        map(sound, range(1, 3 * OUTPUTS_PER_FRAME))
+    )
+    assert len(frames) == 3
 
 
 def test_a_text_between_tensors_stays_between_them(opened: Callable[..., Opened]) -> None:
