@@ -9,14 +9,13 @@ proportion to the answer, not to the number of steps.
 import asyncio
 import time
 from collections.abc import Callable
-from itertools import groupby
 from typing import Final
 
 from omnistage_common.errors import OmnistageError
 from omnistage_common.ids import OutputName
 from omnistage_common.links.frames import Delivery, End, Error, FromReplica, Open, Usage
 from omnistage_common.links.protocol import Acceptor
-from omnistage_common.payloads import Output, Payload, Tensor, TensorRef
+from omnistage_common.payloads import Output, Payload, PayloadKind, Tensor, TensorRef
 from omnistage_common.tensors import LeaseOwner, TensorPlane
 from omnistage_stage.engines.protocol import EngineRequest, EngineResult
 
@@ -43,7 +42,9 @@ class Session:
         self._plane = plane
         self._acceptor = acceptor
         self._wake = wake
-        self._pending: list[Output] = []
+        self._pending: list[Output | _Text] = []
+        self._marked = False
+        """Whether the link knows that there is something to take."""
         self._outcome: EngineResult | OmnistageError | None = None
         self._kept_up = asyncio.Event()
         self._kept_up.set()
@@ -79,7 +80,7 @@ class Session:
         if isinstance(content, Tensor):
             content = self._plane.publish_now(content)
             payload = Payload(kind=payload.kind, content=content)
-        self._append(Output(name=name, payload=payload, index=index))
+        self._append(name, payload, index)
 
     async def put(self, name: OutputName, payload: Payload, *, index: int = 0) -> None:
         """See `Outputs.put`."""
@@ -90,13 +91,21 @@ class Session:
                 content, owner=self.owner, deadline=self.frame.deadline
             )
             payload = Payload(kind=payload.kind, content=published)
-        self._append(Output(name=name, payload=payload, index=index))
+        self._append(name, payload, index)
 
-    def _append(self, output: Output) -> None:
+    def _append(self, name: OutputName, payload: Payload, index: int) -> None:
+        if isinstance(payload.content, str):
+            last = self._pending[-1] if self._pending else None
+            if isinstance(last, _Text) and last.index == index and last.name == name:
+                last.pieces.append(payload.content)
+                return
+            self._pending.append(_Text(name, index, payload.kind, payload.content))
+        else:
+            self._pending.append(Output(name=name, payload=payload, index=index))
         if not self._first_output_at:
             self._first_output_at = time.monotonic()
-        self._pending.append(output)
-        if self.frame.delivery is Delivery.DELTAS:
+        if self.frame.delivery is Delivery.DELTAS and not self._marked:
+            self._marked = True
             if self._acceptor.credit(self.frame.request) == 0:
                 self._kept_up.clear()
             self._wake(self)
@@ -130,21 +139,21 @@ class Session:
 
     def take_frames(self) -> list[FromReplica]:
         """What can be sent now, in order."""
+        self._marked = False
         frames: list[FromReplica] = []
         if isinstance(self._outcome, OmnistageError):
             self._pending.clear()
             self._plane.release_owner(self.owner)
             return _present(self._acceptor.fail(self.frame.request, self._outcome))
-        if self._pending:
-            self._pending = _joined(self._pending)
         while self._pending and self._acceptor.credit(self.frame.request):
-            outputs, self._pending = (
-                self._pending[:OUTPUTS_PER_FRAME],
-                self._pending[OUTPUTS_PER_FRAME:],
-            )
+            items = self._pending[:OUTPUTS_PER_FRAME]
+            del self._pending[:OUTPUTS_PER_FRAME]
+            outputs = [item.joined() if isinstance(item, _Text) else item for item in items]
             data = self._acceptor.data(self.frame.request, outputs)
             if data is not None:
                 frames.append(data)
+        if self._pending and self.frame.delivery is Delivery.DELTAS:
+            self._kept_up.clear()
         if self._outcome is not None and not self._pending:
             reason = self._outcome.finish_reason
             frames += _present(self._acceptor.end(self.frame.request, reason, self.usage))
@@ -159,20 +168,18 @@ def _microseconds(seconds: float) -> int:
     return max(0, round(seconds * 1e6))
 
 
-def _joined(outputs: list[Output]) -> list[Output]:
-    """The outputs with consecutive pieces of one text made one."""
-    if len(outputs) == 1:
-        return outputs
-    joined: list[Output] = []
-    for (name, index, is_text), group in groupby(outputs, key=_text_of):
-        pieces = list(group)
-        if is_text and len(pieces) > 1:
-            text = "".join([str(piece.payload.content) for piece in pieces])
-            payload = Payload(kind=pieces[0].payload.kind, content=text)
-            pieces = [Output(name=name, payload=payload, index=index)]
-        joined += pieces
-    return joined
+class _Text:
+    """Pieces of one text that wait; they leave as one."""
 
+    __slots__ = ("index", "kind", "name", "pieces")
 
-def _text_of(output: Output) -> tuple[OutputName, int, bool]:
-    return output.name, output.index, isinstance(output.payload.content, str)
+    def __init__(self, name: OutputName, index: int, kind: PayloadKind, text: str) -> None:
+        self.name = name
+        self.index = index
+        self.kind = kind
+        self.pieces = [text]
+
+    def joined(self) -> Output:
+        """The output that the pieces make up."""
+        payload = Payload(kind=self.kind, content="".join(self.pieces))
+        return Output(name=self.name, payload=payload, index=self.index)
