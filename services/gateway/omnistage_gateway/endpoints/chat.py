@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 import structlog
 from starlette.types import Receive, Scope, Send
@@ -117,35 +117,33 @@ class ChatEndpoint:
             self._metrics.ended(exchange.model, outcome, seconds)
 
     async def _answer(self, exchange: _Exchange) -> None:
-        chat = parse_chat_request(await self._body(exchange))
+        # Which pipeline's deadline counts is in the body, so the longest one holds until it is read.
+        longest = Deadline(monotonic=exchange.started_at + self._catalog.longest_timeout)
+        async with _Stay(exchange.receive, longest) as stay:
+            body = await read_body(exchange.receive, self._admission.max_body_bytes)
+            await self._compute(exchange, parse_chat_request(body), stay)
+
+    async def _compute(self, exchange: _Exchange, chat: ChatRequest, stay: "_Stay") -> None:
         pipeline = self._catalog.find(chat.model)
         exchange.model = chat.model
         brings = frozenset((CONVERSATION, AUDIO) if chat.audio_inputs else (CONVERSATION,))
         route = pipeline.routes.find(brings, chat.modalities)
         timeout = _timeout(exchange.scope, pipeline.plan.timeouts.request)
         deadline = Deadline(monotonic=exchange.started_at + timeout)
+        stay.watch(until=deadline)
         with self._owned_tensors(exchange):
-            async with _Stay(exchange.receive, deadline):
-                request = StagedRequest(
-                    id=exchange.id,
-                    inputs=await self._inputs(exchange, chat, deadline),
-                    parameters=chat.parameters,
-                    deadline=deadline,
-                    stream=chat.stream,
-                )
-                sequence = Sequence(request, route, pools=pipeline.pools, plane=self._plane)
-                if chat.stream:
-                    await self._stream(exchange, chat, sequence)
-                else:
-                    await self._whole(exchange, chat, sequence)
-
-    async def _body(self, exchange: _Exchange) -> bytes:
-        """The body; which pipeline's deadline counts is in it, so the longest one holds for it."""
-        try:
-            async with asyncio.timeout_at(exchange.started_at + self._catalog.longest_timeout):
-                return await read_body(exchange.receive, self._admission.max_body_bytes)
-        except TimeoutError:
-            raise DeadlineExceeded("the request's body did not come in time") from None
+            request = StagedRequest(
+                id=exchange.id,
+                inputs=await self._inputs(exchange, chat, deadline),
+                parameters=chat.parameters,
+                deadline=deadline,
+                stream=chat.stream,
+            )
+            sequence = Sequence(request, route, pools=pipeline.pools, plane=self._plane)
+            if chat.stream:
+                await self._stream(exchange, chat, sequence)
+            else:
+                await self._whole(exchange, chat, sequence)
 
     @contextmanager
     def _owned_tensors(self, owner: _Exchange) -> Iterator[None]:
@@ -230,8 +228,9 @@ class ChatEndpoint:
 class _Stay:
     """The time for which an answer is wanted: until the deadline, or until the client goes away.
 
-    The client is watched only from `WATCH_AFTER` on: a request that is over by then has nothing to
-    gain from a watcher, which would cost it a task.
+    The client is watched once its body has been read, as both come by the same way, and only from
+    `WATCH_AFTER` on: a request that is over by then has nothing to gain from a watcher, which would
+    cost it a task.
 
     Raises:
         DeadlineExceeded: The deadline passed.
@@ -240,12 +239,20 @@ class _Stay:
 
     def __init__(self, receive: Receive, deadline: Deadline) -> None:
         self._receive = receive
+        self._deadline = deadline
         self._timer = asyncio.timeout_at(deadline.monotonic)
+        self._start: asyncio.TimerHandle | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._gone = False
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Self:
         await self._timer.__aenter__()
+        return self
+
+    def watch(self, *, until: Deadline) -> None:
+        """Watches the client from now on, until another deadline than was thought."""
+        if until != self._deadline:
+            self._timer.reschedule(until.monotonic)
         loop = asyncio.get_running_loop()
         self._start = loop.call_later(WATCH_AFTER, self._start_watching)
 
@@ -264,7 +271,8 @@ class _Stay:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._start.cancel()
+        if self._start is not None:
+            self._start.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
         try:

@@ -67,21 +67,23 @@ class _Call:
 
 
 class _Inbox:
-    """Frames of all stops of one request, in the order they came."""
+    """Frames of all stops of one request, in the order they came; one task takes them."""
 
-    __slots__ = ("_items", "_news")
+    __slots__ = ("_items", "_waiter")
 
     def __init__(self) -> None:
         self._items: list[tuple[_Call, Data | End | Error]] = []
-        self._news = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, call: _Call, frame: Data | End | Error) -> None:
         self._items.append((call, frame))
-        self._news.set()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def take(self) -> list[tuple[_Call, Data | End | Error]]:
-        await self._news.wait()
-        self._news.clear()
+        if not self._items:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         items, self._items = self._items, []
         return items
 
