@@ -157,7 +157,7 @@ async def test_content_that_is_not_what_the_plan_says_is_an_error(
 async def test_transcripts_are_kept_by_item_and_never_part_of_the_text(client: Client) -> None:
     whole, stream = WholeAnswer(None), streamed(client)
     for answer in (whole, stream):
-        for index, text in [(1, "sec"), (0, "first"), (1, "ond")]:
+        for index, text in [(1, "se"), (0, "first"), (1, "cond")]:
             answer.deliver(TRANSCRIPT, text, index)
         answer.deliver(TEXT, "reply", 0)
         await answer.flush()

@@ -261,7 +261,7 @@ async def test_a_clients_request_id_is_kept(
     assert world.link.opens[0].request_id == RequestId(given)
 
 
-@pytest.mark.parametrize("given", ["", "x" * 129, "tab\there", "caf\xe9"])
+@pytest.mark.parametrize("given", ["", "x" * 129, "tab\there", "ol\xe9"])
 async def test_a_request_id_that_is_not_safe_to_repeat_is_replaced(
     http: httpx.AsyncClient, given: str
 ) -> None:
