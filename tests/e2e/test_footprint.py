@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fakes.deployment import Deployment, StageReplica, resolved_plan
+from fakes.deployment import Deploy, Deployment, Gateway, StageReplica, resolved_plan
 from fakes.raw_client import PATH, question
 from omnistage_cli.runtime.ports import free_ports
 from omnistage_common.ids import ReplicaId, StageName
@@ -66,3 +66,15 @@ def test_stages_and_gateway_stay_small_while_they_serve(
         print(f"\nafter 100 requests: gateway {gateway:.1f} MB, stages {stage:.1f} MB")  # noqa: T201
     assert gateway < GATEWAY_MB
     assert stage < STAGE_MB, stages
+
+
+def test_only_a_gateway_that_takes_recordings_loads_what_decodes_them(
+    pair: Deployment, deploy: Deploy
+) -> None:
+    silent = deploy(resolved_plan())
+
+    def decodes(gateway: Gateway) -> bool:
+        return "sndfile" in Path(f"/proc/{gateway.pid}/maps").read_text()
+
+    assert decodes(pair.add_gateway()), "before the first recording comes"
+    assert not decodes(silent.gateway)

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from omnistage_common.addresses import Address
 from omnistage_common.errors import SetupError
 from omnistage_common.ids import new_incarnation, this_host
+from omnistage_common.payloads import PayloadKind
 from omnistage_common.pipeline.plan import PipelinePlan
 from omnistage_common.processes import settle_heap
 from omnistage_common.signals import StopSignals
@@ -26,6 +27,7 @@ from omnistage_common.tensors import SHARED_MEMORY_FOLDER, TensorPlane, remove_s
 from omnistage_gateway.admission import Admission
 from omnistage_gateway.app import build_app
 from omnistage_gateway.endpoints.chat import ChatEndpoint
+from omnistage_gateway.media.audio import prepare_decoding
 from omnistage_gateway.metrics import GatewayMetrics
 from omnistage_gateway.pipelines.catalog import Catalog, Pipeline
 from omnistage_gateway.pipelines.routing import Routes
@@ -57,6 +59,9 @@ class GatewayServer:
         """
         self._settings = settings
         self._grace = plan.timeouts.drain
+        self._takes_audio = any(
+            item.kind is PayloadKind.WAVEFORM for stage in plan.stages for item in stage.consumes
+        )
         self._links = tuple(ReplicaLink(endpoint) for endpoint in endpoints)
         self._plane = TensorPlane(
             incarnation=new_incarnation(), host=this_host(), slab_bytes=settings.slab_bytes
@@ -82,8 +87,11 @@ class GatewayServer:
 
         Raises:
             SetupError: The address cannot be listened on.
+            MissingDependency: The pipeline takes recordings, and what decodes them is not installed.
         """
         remove_stale(SHARED_MEMORY_FOLDER)
+        if self._takes_audio:
+            prepare_decoding()
         socket = _listen(self._settings.listen)
         server = _HttpServer(self._app, self._grace)
         settle_heap()

@@ -3,10 +3,10 @@
 Two invariants: what a client sent is checked before anything is computed with it (format, length,
 finite samples), and what a stage made is never answered with silence in its place: no samples is an
 error. WAV and raw PCM of 16-bit samples are put together from bytes alone; every other format needs
-numpy and libsndfile, which are imported on their first use so that a gateway that never meets them
-stays small. Nothing here knows HTTP or OpenAI's shapes. All of it computes in the caller's thread:
-decoding and compressing take milliseconds per minute of audio, so an event loop hands them to a
-worker thread.
+numpy and libsndfile, which are imported on their first use, or when a gateway starts whose pipelines
+take recordings, so that one that never meets them stays small. Nothing here knows HTTP or OpenAI's
+shapes. All of it computes in the caller's thread: decoding and compressing take milliseconds per
+minute of audio, so an event loop hands them to a worker thread.
 """
 
 import struct
@@ -23,6 +23,7 @@ __all__ = [
     "AudioStreamEncoder",
     "decode_audio",
     "encode_audio",
+    "prepare_decoding",
 ]
 
 MAX_SECONDS: Final = 600.0
@@ -189,6 +190,15 @@ def _wav_header(rate_hz: int, length: int) -> bytes:
         b"data",
         length,
     )
+
+
+def prepare_decoding() -> None:
+    """Imports what decoding needs, so that the first recording does not wait for it.
+
+    Raises:
+        MissingDependency: numpy or soundfile is not installed.
+    """
+    _codec()
 
 
 def _codec() -> ModuleType:
