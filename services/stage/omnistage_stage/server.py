@@ -87,7 +87,7 @@ class StageServer:
                 finally:
                     for task in (serving, stopping, telling):
                         task.cancel()
-                    await asyncio.wait((serving, stopping, telling))
+                    await asyncio.gather(serving, stopping, telling, return_exceptions=True)
 
     async def _tell(self, health_servicer: health.aio.HealthServicer) -> None:
         """Keeps health in step with the phase, whoever changes it."""

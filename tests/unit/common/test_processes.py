@@ -119,3 +119,44 @@ def test_the_signal_is_one_that_lets_a_process_tidy_up() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
 
     assert int(done.stdout) == signal.SIGTERM
+
+
+@pytest.mark.parametrize("program", ["omnistage_gateway", "omnistage_stage"])
+@pytest.mark.parametrize(
+    ("given", "taken"), [(None, "-event_engine_client,-event_engine_listener"), ("", "")]
+)
+def test_grpc_is_told_which_engine_to_use_before_it_is_imported(
+    program: str, given: str | None, taken: str
+) -> None:
+    probe = f"""
+import os, sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "grpc":
+            print(os.environ.get("GRPC_EXPERIMENTS"))
+            sys.meta_path.remove(self)
+sys.meta_path.insert(0, Watch())
+import {program}.__main__
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_EXPERIMENTS"}
+    if given is not None:
+        environment["GRPC_EXPERIMENTS"] = given
+
+    done = subprocess.run(
+        [sys.executable, "-c", probe], env=environment, check=True, capture_output=True, text=True
+    )
+
+    assert done.stdout.strip() == taken
+
+
+def test_what_exists_when_the_heap_settles_is_not_collected_again() -> None:
+    program = """
+import gc
+from omnistage_common.processes import settle_heap
+settle_heap()
+print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 1000, gc.isenabled())
+"""
+
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+    assert done.stdout == b"True True True\n"

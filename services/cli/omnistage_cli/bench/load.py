@@ -17,7 +17,7 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-__all__ = ["LoadOrder", "LoadResult"]
+__all__ = ["LoadOrder", "LoadResult", "percentile_ms"]
 
 _OK: Final = 200
 _LAST_EVENT: Final = b"data: [DONE]\n\n"
@@ -93,17 +93,22 @@ async def _load(order: LoadOrder) -> LoadResult:
     latencies = sorted(latency for round_, _ in rounds for latency in round_)
     rates = tuple(round(rate, 1) for _, rate in rounds)
     return LoadResult(
-        p50_ms=_percentile(latencies, 50),
-        p95_ms=_percentile(latencies, 95),
-        p99_ms=_percentile(latencies, 99),
+        p50_ms=percentile_ms(latencies, 50),
+        p95_ms=percentile_ms(latencies, 95),
+        p99_ms=percentile_ms(latencies, 99),
         rps=statistics.median(rates),
         rps_of_rounds=rates,
         cpu_us=round(cpu / len(latencies) * 1e6, 1),
     )
 
 
-def _percentile(ordered: list[float], percent: int) -> float:
-    """Milliseconds."""
+def percentile_ms(ordered: list[float], percent: int) -> float:
+    """The latency that so many per cent do not exceed, in milliseconds.
+
+    Args:
+        ordered: Latencies in seconds, shortest first; at least one.
+        percent: 0 to 100.
+    """
     index = min(len(ordered) - 1, len(ordered) * percent // 100)
     return round(ordered[index] * 1e3, 3)
 

@@ -1,6 +1,6 @@
 """How many frames make a message.
 
-Few messages cost little (one takes about 0.15 ms of CPU time over both ends, whatever it carries), but
+Few messages cost little (one takes about 0.08 ms of CPU time over both ends, whatever it carries), but
 one message with everything makes both ends take turns: the receiver idles while the sender works, and
 the other way round. At 32 frames both work at the same time; `docs/explanation/performance.md` has
 the measurement. gRPC also bounds a message by its bytes, and one request's large inputs must not break

@@ -16,7 +16,6 @@ from omnistage_common.errors import Draining
 from omnistage_common.ids import OutputName, RequestId, RequestNumber, StageName
 from omnistage_common.links.frames import Data, End, Error
 from omnistage_common.payloads import Output, Parameters, PayloadKind, TensorRef
-from omnistage_common.pipeline.plan import Modality
 from omnistage_common.tensors import TensorPlane
 from omnistage_gateway.openai.answers import AnswerUsage, StageReport
 from omnistage_gateway.pipelines.routing import Route, RouteStage
@@ -155,7 +154,7 @@ class Sequence:
         counted = False
         for name, usage in self.progress.usages.items():
             stage = self._calls[name].stage
-            if any(output.modality is Modality.TEXT for output in stage.outputs):
+            if stage.writes_text:
                 prompt += usage.input_tokens
                 text += usage.output_tokens
             if any(edge.kind is PayloadKind.CODEC_FRAMES for edge in stage.edges_out):
