@@ -9,10 +9,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 readonly venv=.venv
 readonly stamp=$venv/.omnistage-setup
-readonly extras=voice-assistant,dev
+readonly extras=voice-assistant,torch,diffusers,mooncake,dev
 
 # Shared library -> Debian package, for what the wheels load but do not carry.
-declare -rA system_libraries=([libnuma.so.1]=libnuma1)
+declare -rA system_libraries=([libnuma.so.1]=libnuma1 [libibverbs.so.1]=libibverbs1)
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() {

@@ -1,6 +1,6 @@
 """What an engine needs around it in a test: a spec, a request, and a place for its outputs."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from omnistage_common.deadlines import Deadline
@@ -32,6 +32,7 @@ class RecordedOutputs:
 
     def __init__(self) -> None:
         self.pieces: list[tuple[OutputName, int, Payload]] = []
+        self.steps: list[tuple[int, int]] = []
 
     def emit(self, name: OutputName, payload: Payload, *, index: int = 0) -> None:
         """Keeps an output."""
@@ -40,6 +41,10 @@ class RecordedOutputs:
     async def put(self, name: OutputName, payload: Payload, *, index: int = 0) -> None:
         """Keeps an output."""
         self.emit(name, payload, index=index)
+
+    def progress(self, done: int, total: int) -> None:
+        """Keeps how far it is."""
+        self.steps.append((done, total))
 
     @property
     def payloads(self) -> tuple[Payload, ...]:
@@ -71,7 +76,10 @@ def engine_spec(
 
 
 def engine_request(
-    inputs: Mapping[str, tuple[Payload, ...]], parameters: Parameters | None = None
+    inputs: Mapping[str, tuple[Payload, ...]],
+    parameters: Parameters | None = None,
+    *,
+    streams: Mapping[str, AsyncIterator[Payload]] | None = None,
 ) -> EngineRequest:
     """A request with a minute to go."""
     return EngineRequest(
@@ -79,6 +87,7 @@ def engine_request(
         inputs={OutputName(name): payloads for name, payloads in inputs.items()},
         parameters=parameters or Parameters(),
         deadline=Deadline.after(60),
+        streams={OutputName(name): stream for name, stream in (streams or {}).items()},
     )
 
 

@@ -13,6 +13,7 @@ from omnistage_common.ids import (
 )
 from omnistage_common.payloads import PayloadKind
 from omnistage_common.pipeline.plan import (
+    ChunkPlan,
     EdgeMode,
     EdgePlan,
     Execution,
@@ -26,7 +27,7 @@ from omnistage_common.pipeline.plan import (
     Timeouts,
 )
 
-__all__ = ["DIAMOND", "SPEAKING", "graph_plan"]
+__all__ = ["CHUNKS", "DIAMOND", "SPEAKING", "STREAMING", "graph_plan"]
 
 _KINDS: Final = {
     "audio": PayloadKind.WAVEFORM,
@@ -36,9 +37,14 @@ _KINDS: Final = {
     "image": PayloadKind.IMAGE,
     "speech": PayloadKind.WAVEFORM,
     "text": PayloadKind.TEXT,
+    "tokens": PayloadKind.TOKENS,
     "transcript": PayloadKind.TEXT,
 }
 """Name of an input or output -> what it is."""
+
+
+CHUNKS: Final = ChunkPlan(first_frames=(2, 4, 8, 16), frames=25)
+"""How codec frames are gathered on a stream."""
 
 
 def graph_plan(
@@ -52,7 +58,8 @@ def graph_plan(
 
     Args:
         stages: Name -> what it takes from the request, e.g. `conversation audio?`; producers first.
-        edges: `producer.output consumer`, with a question mark at the end where it is optional.
+        edges: `producer.output consumer`, with a question mark at the end where it is optional, and
+            a tilde before the consumer where it streams; codes stream in `CHUNKS`.
         outputs: `stage.output` -> its modality, empty for a transcript of the client's input.
         name: Of the pipeline, and of its model.
         request_seconds: Its timeout.
@@ -80,13 +87,15 @@ def graph_plan(
 def _edge(text: str) -> EdgePlan:
     made, consumer = text.removesuffix("?").split()
     producer, output = made.split(".")
+    streams = consumer.startswith("~")
     return EdgePlan(
         producer=StageName(producer),
-        consumer=StageName(consumer),
+        consumer=StageName(consumer.removeprefix("~")),
         output=OutputName(output),
         kind=_KINDS[output],
-        mode=EdgeMode.FULL,
+        mode=EdgeMode.STREAM if streams else EdgeMode.FULL,
         optional=text.endswith("?"),
+        chunk=CHUNKS if streams and output == "codes" else None,
     )
 
 
@@ -134,3 +143,11 @@ DIAMOND: Final = graph_plan(
     outputs={"top.text": "text", "bottom.speech": "audio"},
 )
 """One producer with two consumers, one consumer with two producers."""
+
+STREAMING: Final = graph_plan(
+    {"recogniser": "audio", "thinker": "conversation", "talker": "", "speaker": ""},
+    "recogniser.transcript thinker?",
+    *("thinker.hidden ~talker", "thinker.tokens ~talker", "talker.codes ~speaker"),
+    outputs={"thinker.text": "text", "speaker.speech": "audio", "recogniser.transcript": ""},
+)
+"""The same, with everything after the thinker's start chunk by chunk."""

@@ -20,8 +20,10 @@ __all__ = [
     "RequestNumber",
     "Revision",
     "StageName",
+    "StreamToken",
     "new_incarnation",
     "new_request_id",
+    "new_stream_token",
     "this_host",
 ]
 
@@ -55,6 +57,9 @@ Revision = NewType("Revision", str)
 Incarnation = NewType("Incarnation", str)
 """One life of one process; unguessable."""
 
+StreamToken = NewType("StreamToken", str)
+"""What lets a consumer subscribe to one producer's outputs in one request; unguessable."""
+
 HostId = NewType("HostId", str)
 """Identity of a running host (its boot id)."""
 
@@ -65,6 +70,11 @@ LeaseId = NewType("LeaseId", int)
 def new_request_id() -> RequestId:
     """A fresh request id: 96 random bits in hexadecimal."""
     return RequestId(secrets.token_hex(12))
+
+
+def new_stream_token() -> StreamToken:
+    """A fresh stream token: 128 random bits in hexadecimal."""
+    return StreamToken(secrets.token_hex(16))
 
 
 def new_incarnation() -> Incarnation:

@@ -19,7 +19,9 @@ __all__ = [
     "AudioPart",
     "Content",
     "Conversation",
+    "DiffusionParameters",
     "ElementType",
+    "ImagePart",
     "Message",
     "Output",
     "Parameters",
@@ -138,12 +140,19 @@ class AudioPart(Struct, frozen=True, kw_only=True):
     """Counts the request's audio inputs from 0."""
 
 
+class ImagePart(Struct, frozen=True, kw_only=True):
+    """The place where an image input of the request stands."""
+
+    index: int
+    """Counts the request's image inputs from 0."""
+
+
 class Message(Struct, frozen=True, kw_only=True):
     """One chat message."""
 
     role: str
     """`system`, `developer`, `user`, `assistant` or `tool`."""
-    parts: tuple[TextPart | AudioPart, ...]
+    parts: tuple[TextPart | AudioPart | ImagePart, ...]
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
@@ -155,6 +164,11 @@ class Conversation(Struct, frozen=True, kw_only=True):
     def audio_count(self) -> int:
         """How many audio inputs the messages refer to."""
         return sum(isinstance(part, AudioPart) for m in self.messages for part in m.parts)
+
+    @property
+    def image_count(self) -> int:
+        """How many image inputs the messages refer to."""
+        return sum(isinstance(part, ImagePart) for m in self.messages for part in m.parts)
 
     def with_transcripts(self, transcripts: Sequence[str]) -> "Conversation":
         """The same conversation with every audio input replaced by what was said in it.
@@ -199,6 +213,28 @@ class Output(Struct, frozen=True, kw_only=True):
     one item are deltas."""
 
 
+class DiffusionParameters(Struct, frozen=True, kw_only=True):
+    """How to denoise; None means the pipeline's default."""
+
+    width: int | None = None
+    """Pixels."""
+    height: int | None = None
+    """Pixels."""
+    steps: int | None = None
+    """Denoising steps."""
+    guidance_scale: float | None = None
+    """Classifier-free guidance, or what the model has in its place."""
+    true_cfg_scale: float | None = None
+    """Classifier-free guidance of models that also have a distilled one."""
+    negative_prompt: str | None = None
+    frames: int | None = None
+    """Frames of a video."""
+    seconds: float | None = None
+    """Length of audio."""
+    count: int = 1
+    """How many images, videos or sounds."""
+
+
 class Parameters(Struct, frozen=True, kw_only=True):
     """How to compute; None means the engine's default."""
 
@@ -213,3 +249,5 @@ class Parameters(Struct, frozen=True, kw_only=True):
     speed: float | None = None
     ignore_eos: bool = False
     """Generate `max_tokens` whatever the model says; for load tests."""
+    diffusion: DiffusionParameters | None = None
+    """For stages that denoise."""

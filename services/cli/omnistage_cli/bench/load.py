@@ -10,43 +10,18 @@ import asyncio
 import statistics
 import sys
 import time
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 import msgspec
 import uvloop
-from msgspec import Struct
 
-__all__ = ["LoadOrder", "LoadResult", "percentile_ms"]
+from omnistage_cli.bench.orders import LoadOrder, LoadResult
+
+__all__ = ["percentile_ms"]
 
 _OK: Final = 200
 _LAST_EVENT: Final = b"data: [DONE]\n\n"
-
-
-class LoadOrder(Struct, frozen=True, kw_only=True):
-    """What to send."""
-
-    url: str
-    body: dict[str, Any]
-    clients: int
-    requests: int
-    """Requests per round, over all clients."""
-    rounds: int
-    warmup: int
-    """Requests before the first round, not counted."""
-
-
-class LoadResult(Struct, frozen=True, kw_only=True):
-    """What came of it."""
-
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
-    rps: float
-    """Median of the rounds."""
-    rps_of_rounds: tuple[float, ...]
-    cpu_us: float
-    """CPU time of the load's own process, per request."""
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, body: bytes, *, streamed: bool) -> float:

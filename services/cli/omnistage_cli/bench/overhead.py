@@ -8,18 +8,16 @@ shares this machine's cores, the load included.
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import msgspec
 import psutil
 from msgspec import Struct
 
-from omnistage_cli.bench.load import LoadOrder, LoadResult
+from omnistage_cli.bench.children import run_child
+from omnistage_cli.bench.orders import LoadOrder, LoadResult
 from omnistage_cli.runtime import Site
-from omnistage_common.errors import ServerError
 from omnistage_common.pipeline.plan import PipelinePlan
 
 __all__ = ["Memory", "Overhead", "OverheadOptions", "OverheadReport", "OverheadRun"]
@@ -122,7 +120,7 @@ class Overhead:
             warmup=max(20, requests // 10),
         )
         before = _cpu(processes)
-        result = await _load(order)
+        result = await run_child("omnistage_cli.bench.load", order, LoadResult)
         sent = order.warmup + order.requests * order.rounds
         cpu = {
             name: round((after - before[name]) / sent * 1e6, 1)
@@ -149,20 +147,6 @@ def _body(plan: PipelinePlan, *, streamed: bool) -> dict[str, Any]:
         "max_tokens": 16,
         "stream": streamed,
     }
-
-
-async def _load(order: LoadOrder) -> LoadResult:
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "omnistage_cli.bench.load"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await child.communicate(msgspec.json.encode(order))
-    if child.returncode:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:]
-        raise ServerError(f"the load failed: {' '.join(last)}")
-    return msgspec.json.decode(output, type=LoadResult)
 
 
 def _named_processes(plan: PipelinePlan) -> Iterator[tuple[str, psutil.Process]]:

@@ -6,7 +6,14 @@ from msgspec import Struct
 
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import OmnistageError
-from omnistage_common.ids import HostId, Incarnation, RequestId, RequestNumber
+from omnistage_common.ids import (
+    HostId,
+    Incarnation,
+    OutputName,
+    RequestId,
+    RequestNumber,
+    StreamToken,
+)
 from omnistage_common.payloads import Output, Parameters, TensorRef
 
 __all__ = [
@@ -20,10 +27,14 @@ __all__ = [
     "Frame",
     "FromOpener",
     "FromReplica",
+    "Inlet",
     "Open",
+    "Outlet",
     "Phase",
+    "Progress",
     "Release",
     "Status",
+    "Subscribe",
     "Usage",
 ]
 
@@ -70,6 +81,32 @@ class Usage(Struct, frozen=True, kw_only=True):
     """From the place in the engine to the first output, in microseconds."""
 
 
+class Outlet(Struct, frozen=True, kw_only=True):
+    """Outputs of a request that one consumer will come for by itself, chunk by chunk."""
+
+    token: StreamToken
+    """What the consumer shows."""
+    outputs: tuple[OutputName, ...]
+    """What it gets; nothing else."""
+    first_frames: int = 1
+    """Frames (rows of the first dimension) in the first chunk."""
+    frames: int = 1
+    """Frames in every later chunk; the last one may be shorter. 1 and 1: each piece as it is
+    made. Text is never gathered."""
+
+
+class Inlet(Struct, frozen=True, kw_only=True):
+    """A producer from which the replica fetches inputs by itself, chunk by chunk."""
+
+    token: StreamToken
+    address: str
+    """`HOST:PORT` of the producer's service."""
+    incarnation: Incarnation
+    """Life of the producer that serves the request; another one knows nothing of it."""
+    outputs: tuple[OutputName, ...]
+    """What comes from there."""
+
+
 class Open(Struct, frozen=True, kw_only=True):
     """opener to replica: a request begins."""
 
@@ -81,6 +118,27 @@ class Open(Struct, frozen=True, kw_only=True):
     delivery: Delivery
     inputs: tuple[Output, ...]
     parameters: Parameters
+    inlets: tuple[Inlet, ...] = ()
+    outlets: tuple[Outlet, ...] = ()
+    withheld: tuple[OutputName, ...] = ()
+    """Outputs that the opener itself does not want."""
+    credit_releases: bool = False
+    """Whether the opener has done with the tensors of the frames that it grants Credit for."""
+
+
+class Subscribe(Struct, frozen=True, kw_only=True):
+    """opener to replica: wants what an outlet of another opener's request holds.
+
+    Answered like a request of its own: Data, then End or Error. May come before the request does;
+    it then waits. A Credit says that the tensors of as many frames are done with.
+    """
+
+    request: RequestNumber
+    token: StreamToken
+    deadline: Deadline
+    credit: int
+    incarnation: Incarnation
+    """Life of the replica that the request was given to."""
 
 
 class Data(Struct, frozen=True, kw_only=True):
@@ -134,6 +192,16 @@ class Release(Struct, frozen=True, kw_only=True):
     request: RequestNumber
 
 
+class Progress(Struct, frozen=True, kw_only=True):
+    """replica to opener: how far the request is. Needs no credit; the latest one counts."""
+
+    request: RequestNumber
+    done: int
+    """Steps done."""
+    total: int
+    """Steps in all."""
+
+
 class Status(Struct, frozen=True, kw_only=True):
     """replica to opener, about the replica itself; the first frame on every link."""
 
@@ -143,6 +211,6 @@ class Status(Struct, frozen=True, kw_only=True):
     host: HostId
 
 
-FromOpener = Open | Credit | Cancel | Release
-FromReplica = Data | End | Error | Status
+FromOpener = Open | Subscribe | Credit | Cancel | Release
+FromReplica = Data | Progress | End | Error | Status
 Frame = FromOpener | FromReplica

@@ -5,6 +5,7 @@ The opener (a gateway worker) numbers requests; both ends keep a state for each 
     state    opener may        replica may           leads to
     -------  ----------------  --------------------  -----------------------------------------
     OPEN     Credit            Data (with credit)    OPEN
+                               Progress              OPEN
              Cancel                                  closed, at once and silently
                                End                   HELD if a Data carried a tensor reference,
                                                      closed otherwise
@@ -12,10 +13,13 @@ The opener (a gateway worker) numbers requests; both ends keep a state for each 
     HELD     Release, Cancel                         closed
 
 At its deadline the replica closes a request that has ended and still waits for its opener, silently,
-as the opener has closed it too. A closed request is forgotten. Frames cross on the wire, so each end ignores frames for requests that
-it has already closed, and refuses frames for numbers that were never opened. Both ends derive HELD
-from the same frames, so a request without references needs no Release, which saves a message on the
-path where messages are the cost.
+as the opener has closed it too. A closed request is forgotten. Frames cross on the wire, so each end
+ignores frames for requests that it has already closed, and refuses frames for numbers that were never
+opened. Both ends derive HELD from the same frames, so a request without references needs no Release,
+which saves a message on the path where messages are the cost.
+
+A request begins with Open, or with Subscribe: then it stands for what a consumer fetches from a
+producer, and each Data frame that Credit is granted for is done with.
 """
 
 from collections.abc import Iterable
@@ -33,8 +37,10 @@ from omnistage_common.links.frames import (
     FromOpener,
     FromReplica,
     Open,
+    Progress,
     Release,
     Status,
+    Subscribe,
     Usage,
 )
 from omnistage_common.payloads import Output
@@ -77,7 +83,7 @@ class Opener:
         """The number that the next Open must carry."""
         return RequestNumber(self._last + 1)
 
-    def open(self, frame: Open) -> None:
+    def open(self, frame: Open | Subscribe) -> None:
         """Notes that a request was opened.
 
         Raises:
@@ -129,7 +135,7 @@ class Opener:
             self._receive_data(request, frame)
         elif isinstance(frame, End):
             self._receive_end(request, frame)
-        else:
+        elif not isinstance(frame, Progress):
             del self._requests[frame.request]
         return True
 
@@ -181,7 +187,7 @@ class Acceptor:
         Raises:
             ProtocolViolation: The opener broke the protocol.
         """
-        if isinstance(frame, Open):
+        if isinstance(frame, Open | Subscribe):
             if frame.request <= self._last:
                 raise ProtocolViolation(f"request number {frame.request} after {self._last}")
             self._last = frame.request
@@ -221,6 +227,12 @@ class Acceptor:
         frame = Data(request=number, sequence=request.data_frames, outputs=tuple(outputs))
         request.count(frame)
         return frame
+
+    def progress(self, number: RequestNumber, done: int, total: int) -> Progress | None:
+        """The Progress to send, None when the request is closed or has ended."""
+        if self.state(number) is not RequestState.OPEN:
+            return None
+        return Progress(request=number, done=done, total=total)
 
     def end(self, number: RequestNumber, finish_reason: FinishReason, usage: Usage) -> End | None:
         """The End to send, None when the request is closed.

@@ -1,21 +1,20 @@
 """Frames to protobuf and back: the only place where the link's domain types meet generated code.
 
-Decoding is strict about what would otherwise travel on as nonsense (an unset kind, a tensor whose
-bytes do not fit its header) and raises `ProtocolViolation`.
+Decoding is strict, as for payloads: what is malformed raises `ProtocolViolation`.
 """
 
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import Final
 
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import ProtocolViolation, error_from_code
 from omnistage_common.ids import (
     HostId,
     Incarnation,
-    LeaseId,
     OutputName,
     RequestId,
     RequestNumber,
+    StreamToken,
 )
 from omnistage_common.links.frames import (
     Cancel,
@@ -28,29 +27,25 @@ from omnistage_common.links.frames import (
     Frame,
     FromOpener,
     FromReplica,
+    Inlet,
     Open,
+    Outlet,
     Phase,
+    Progress,
     Release,
     Status,
+    Subscribe,
     Usage,
 )
-from omnistage_common.payloads import (
-    AudioPart,
-    Conversation,
-    ElementType,
-    Message,
-    Output,
-    Parameters,
-    Payload,
-    PayloadKind,
-    SharedMemoryLocation,
-    Tensor,
-    TensorHeader,
-    TensorRef,
-    TextPart,
+from omnistage_common.links.wire_payloads import (
+    fill_parameters,
+    fill_payload,
+    known,
+    parameters_from_pb,
+    payload_from_pb,
 )
+from omnistage_common.payloads import Output
 from omnistage_protos.stage.v1 import stage_pb2 as pb
-from omnistage_protos.tensor.v1 import tensor_pb2 as tensor_pb
 
 __all__ = [
     "decode_from_opener",
@@ -60,28 +55,8 @@ __all__ = [
     "phase_to_pb",
 ]
 
-V = TypeVar("V")
-
-_KINDS: Final = {kind: pb.PayloadKind.Value(f"PAYLOAD_KIND_{kind.name}") for kind in PayloadKind}
-_KINDS_BACK: Final[dict[int, PayloadKind]] = {number: kind for kind, number in _KINDS.items()}
-_ELEMENTS: Final = {
-    element: tensor_pb.ElementType.Value(f"ELEMENT_TYPE_{element.name}") for element in ElementType
-}
-_ELEMENTS_BACK: Final[dict[int, ElementType]] = {
-    number: element for element, number in _ELEMENTS.items()
-}
 _PHASES: Final = {phase: pb.Phase.Value(f"PHASE_{phase.name}") for phase in Phase}
 _PHASES_BACK: Final[dict[int, Phase]] = {number: phase for phase, number in _PHASES.items()}
-_OPTIONAL_PARAMETERS: Final = (
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "voice",
-    "speed",
-)
 _FINISH: Final = {
     FinishReason.NONE: pb.FINISH_REASON_UNSPECIFIED,
     FinishReason.STOP: pb.FINISH_REASON_STOP,
@@ -144,6 +119,20 @@ def _fill(into: pb.Frame, frame: Frame) -> None:
             _fill_end(into.end, frame)
         case Credit():
             into.credit.frames = frame.frames
+        case Progress():
+            into.progress.done = frame.done
+            into.progress.total = frame.total
+        case _:
+            _fill_rarer(into, frame)
+
+
+def _fill_rarer(into: pb.Frame, frame: Subscribe | Cancel | Release | Error) -> None:
+    match frame:
+        case Subscribe():
+            into.subscribe.token = frame.token
+            into.subscribe.deadline_unix_us = frame.deadline.to_unix_us()
+            into.subscribe.credit = frame.credit
+            into.subscribe.incarnation = frame.incarnation
         case Cancel():
             into.cancel.reason = frame.reason
             into.cancel.SetInParent()
@@ -162,19 +151,30 @@ def _fill_open(into: pb.Open, frame: Open) -> None:
         port = into.inputs.add()
         port.name = item.name
         port.index = item.index
-        _fill_payload(port.payload, item.payload)
-    _fill_parameters(into.parameters, frame.parameters)
+        fill_payload(port.payload, item.payload)
+    fill_parameters(into.parameters, frame.parameters)
+    for inlet in frame.inlets:
+        _fill_inlet(into.inlets.add(), inlet)
+    for outlet in frame.outlets:
+        _fill_outlet(into.outlets.add(), outlet)
+    if frame.withheld:
+        into.withheld.extend(frame.withheld)
+    if frame.credit_releases:
+        into.credit_releases = True
 
 
-def _fill_parameters(into: pb.Parameters, parameters: Parameters) -> None:
-    for name in _OPTIONAL_PARAMETERS:
-        value = getattr(parameters, name)
-        if value is not None:
-            setattr(into, name, value)
-    if parameters.stop:
-        into.stop.extend(parameters.stop)
-    if parameters.ignore_eos:
-        into.ignore_eos = True
+def _fill_inlet(into: pb.Inlet, inlet: Inlet) -> None:
+    into.token = inlet.token
+    into.address = inlet.address
+    into.incarnation = inlet.incarnation
+    into.outputs.extend(inlet.outputs)
+
+
+def _fill_outlet(into: pb.Outlet, outlet: Outlet) -> None:
+    into.token = outlet.token
+    into.outputs.extend(outlet.outputs)
+    into.first_frames = outlet.first_frames
+    into.frames = outlet.frames
 
 
 def _fill_end(into: pb.End, frame: End) -> None:
@@ -199,53 +199,9 @@ def _fill_error(into: pb.Error, frame: Error) -> None:
 
 def _fill_output(into: pb.Output, output: Output) -> None:
     into.name = output.name
-    _fill_payload(into.payload, output.payload)
+    fill_payload(into.payload, output.payload)
     if output.index:
         into.index = output.index
-
-
-def _fill_payload(into: pb.Payload, payload: Payload) -> None:
-    into.kind = _KINDS[payload.kind]
-    content = payload.content
-    if isinstance(content, str):
-        into.text = content
-    elif isinstance(content, Tensor):
-        _fill_header(into.inline.header, content.header)
-        data = content.data
-        into.inline.data = data if isinstance(data, bytes) else data.tobytes()
-    elif isinstance(content, TensorRef):
-        _fill_ref(into.ref, content)
-    else:
-        into.conversation.SetInParent()
-        for message in content.messages:
-            _fill_message(into.conversation.messages.add(), message)
-
-
-def _fill_message(into: pb.Message, message: Message) -> None:
-    into.role = message.role
-    for part in message.parts:
-        if isinstance(part, TextPart):
-            into.parts.add().text = part.text
-        else:
-            into.parts.add().audio = part.index
-
-
-def _fill_header(into: tensor_pb.TensorHeader, header: TensorHeader) -> None:
-    into.element_type = _ELEMENTS[header.element_type]
-    into.shape.extend(header.shape)
-    if header.rate_hz:
-        into.rate_hz = header.rate_hz
-
-
-def _fill_ref(into: tensor_pb.TensorRef, ref: TensorRef) -> None:
-    _fill_header(into.header, ref.header)
-    into.lease = ref.lease
-    into.incarnation = ref.incarnation
-    into.length = ref.length
-    into.checksum = ref.checksum
-    into.shared_memory.host = ref.location.host
-    into.shared_memory.segment = ref.location.segment
-    into.shared_memory.offset = ref.location.offset
 
 
 def decode_from_opener(message: pb.LinkRequest) -> list[FromOpener]:
@@ -273,6 +229,8 @@ def _decode_from_opener(frame: pb.Frame) -> FromOpener:
         return _open_from_pb(number, frame.open)
     if kind == "credit":
         return Credit(request=number, frames=frame.credit.frames)
+    if kind == "subscribe":
+        return _subscribe_from_pb(number, frame.subscribe)
     if kind == "release":
         return Release(request=number)
     if kind == "cancel":
@@ -297,22 +255,17 @@ def _decode_from_replica(frame: pb.Frame) -> FromReplica:
                 error.code, error.message, field=error.field, retry_after=retry_after
             ),
         )
+    if kind == "progress":
+        return Progress(request=number, done=frame.progress.done, total=frame.progress.total)
     if kind == "status":
         status = frame.status
         return Status(
-            phase=_known(_PHASES_BACK, status.phase, "phase"),
+            phase=known(_PHASES_BACK, status.phase, "phase"),
             message=status.message,
             incarnation=Incarnation(status.incarnation),
             host=HostId(status.host),
         )
     raise ProtocolViolation(f"a replica does not send frames of kind {kind}")
-
-
-def _known(table: dict[int, V], number: int, what: str) -> V:
-    try:
-        return table[number]
-    except KeyError as unknown:
-        raise ProtocolViolation(f"unknown {what} {number}") from unknown
 
 
 def _open_from_pb(number: RequestNumber, frame: pb.Open) -> Open:
@@ -321,31 +274,56 @@ def _open_from_pb(number: RequestNumber, frame: pb.Open) -> Open:
         request_id=RequestId(frame.request_id),
         deadline=Deadline.from_unix_us(frame.deadline_unix_us),
         credit=frame.credit,
-        delivery=_known(_DELIVERIES_BACK, frame.delivery, "delivery"),
+        delivery=known(_DELIVERIES_BACK, frame.delivery, "delivery"),
         inputs=tuple(
             Output(
                 name=OutputName(item.name),
-                payload=_payload_from_pb(item.payload),
+                payload=payload_from_pb(item.payload),
                 index=item.index,
             )
             for item in frame.inputs
         ),
-        parameters=_parameters_from_pb(frame.parameters),
+        parameters=parameters_from_pb(frame.parameters),
+        inlets=tuple(_inlet_from_pb(inlet) for inlet in frame.inlets),
+        outlets=tuple(_outlet_from_pb(outlet) for outlet in frame.outlets),
+        withheld=tuple(OutputName(name) for name in frame.withheld),
+        credit_releases=frame.credit_releases,
     )
 
 
-def _parameters_from_pb(message: pb.Parameters) -> Parameters:
-    given = {descriptor.name: value for descriptor, value in message.ListFields()}
-    if "stop" in given:
-        given["stop"] = tuple(message.stop)
-    return Parameters(**given)
+def _inlet_from_pb(inlet: pb.Inlet) -> Inlet:
+    return Inlet(
+        token=StreamToken(inlet.token),
+        address=inlet.address,
+        incarnation=Incarnation(inlet.incarnation),
+        outputs=tuple(OutputName(name) for name in inlet.outputs),
+    )
+
+
+def _outlet_from_pb(outlet: pb.Outlet) -> Outlet:
+    return Outlet(
+        token=StreamToken(outlet.token),
+        outputs=tuple(OutputName(name) for name in outlet.outputs),
+        first_frames=max(1, outlet.first_frames),
+        frames=max(1, outlet.frames),
+    )
+
+
+def _subscribe_from_pb(number: RequestNumber, frame: pb.Subscribe) -> Subscribe:
+    return Subscribe(
+        request=number,
+        token=StreamToken(frame.token),
+        deadline=Deadline.from_unix_us(frame.deadline_unix_us),
+        credit=frame.credit,
+        incarnation=Incarnation(frame.incarnation),
+    )
 
 
 def _end_from_pb(number: RequestNumber, frame: pb.End) -> End:
     usage = frame.usage
     return End(
         request=number,
-        finish_reason=_known(_FINISH_BACK, frame.finish_reason, "finish reason"),
+        finish_reason=known(_FINISH_BACK, frame.finish_reason, "finish reason"),
         usage=Usage(
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
@@ -360,74 +338,6 @@ def _end_from_pb(number: RequestNumber, frame: pb.End) -> End:
 def _output_from_pb(output: pb.Output) -> Output:
     return Output(
         name=OutputName(output.name),
-        payload=_payload_from_pb(output.payload),
+        payload=payload_from_pb(output.payload),
         index=output.index,
-    )
-
-
-def _payload_from_pb(payload: pb.Payload) -> Payload:
-    kind = _known(_KINDS_BACK, payload.kind, "payload kind")
-    content = payload.WhichOneof("content")
-    if content == "text":
-        return Payload(kind=kind, content=payload.text)
-    if content == "inline":
-        return Payload(kind=kind, content=_tensor_from_pb(payload.inline))
-    if content == "ref":
-        return Payload(kind=kind, content=_ref_from_pb(payload.ref))
-    if content == "conversation":
-        return Payload(kind=kind, content=_conversation_from_pb(payload.conversation))
-    raise ProtocolViolation(f"a payload of kind {kind.value} without content")
-
-
-def _conversation_from_pb(conversation: pb.Conversation) -> Conversation:
-    return Conversation(
-        messages=tuple(
-            Message(
-                role=message.role,
-                parts=tuple(_part_from_pb(part) for part in message.parts),
-            )
-            for message in conversation.messages
-        )
-    )
-
-
-def _part_from_pb(part: pb.Part) -> TextPart | AudioPart:
-    content = part.WhichOneof("content")
-    if content == "text":
-        return TextPart(text=part.text)
-    if content == "audio":
-        return AudioPart(index=part.audio)
-    raise ProtocolViolation("a message part without content")
-
-
-def _header_from_pb(header: tensor_pb.TensorHeader) -> TensorHeader:
-    return TensorHeader(
-        element_type=_known(_ELEMENTS_BACK, header.element_type, "element type"),
-        shape=tuple(header.shape),
-        rate_hz=header.rate_hz,
-    )
-
-
-def _tensor_from_pb(inline: pb.InlineTensor) -> Tensor:
-    header = _header_from_pb(inline.header)
-    if len(inline.data) != header.length:
-        raise ProtocolViolation(
-            f"a tensor of {len(inline.data)} bytes whose header says {header.length}"
-        )
-    return Tensor(header=header, data=inline.data)
-
-
-def _ref_from_pb(ref: tensor_pb.TensorRef) -> TensorRef:
-    if ref.WhichOneof("location") != "shared_memory":
-        raise ProtocolViolation("a tensor reference without a location")
-    location = ref.shared_memory
-    return TensorRef(
-        header=_header_from_pb(ref.header),
-        lease=LeaseId(ref.lease),
-        incarnation=Incarnation(ref.incarnation),
-        length=ref.length,
-        checksum=ref.checksum,
-        location=SharedMemoryLocation(
-            host=HostId(location.host), segment=location.segment, offset=location.offset
-        ),
     )

@@ -25,6 +25,7 @@ from omnistage_common.ids import (
 from omnistage_common.payloads import PayloadKind
 
 __all__ = [
+    "ChunkPlan",
     "EdgeMode",
     "EdgePlan",
     "Execution",
@@ -37,6 +38,7 @@ __all__ = [
     "ProducePlan",
     "StagePlan",
     "Timeouts",
+    "TransportChoice",
     "decode_plan",
     "encode_plan",
     "read_plan",
@@ -58,6 +60,21 @@ class EdgeMode(Enum):
     """Once, when the producer has ended."""
     STREAM = "Stream"
     """Chunk by chunk, while the producer runs."""
+
+
+class TransportChoice(Enum):
+    """How tensors move between replicas."""
+
+    AUTO = "Auto"
+    """The best that each pair of replicas can do."""
+    RDMA = "RDMA"
+    """Mooncake over RDMA, or nothing."""
+    TCP = "TCP"
+    """Mooncake over TCP, also within a host."""
+    SHARED_MEMORY = "SharedMemory"
+    """Within a host, or nothing."""
+    STREAM = "Stream"
+    """A gRPC byte stream, always."""
 
 
 class Modality(Enum):
@@ -83,7 +100,7 @@ class InputPlan(Struct, frozen=True, kw_only=True):
     """Something a stage takes from the request itself."""
 
     name: OutputName
-    """`conversation` or `audio`."""
+    """`conversation`, `text`, `audio` or `image`."""
     kind: PayloadKind
     optional: bool = False
     """The stage also runs on requests that do not bring it."""
@@ -127,6 +144,17 @@ class StagePlan(Struct, frozen=True, kw_only=True):
     """Content hash of everything above except `replicas`."""
 
 
+class ChunkPlan(Struct, frozen=True, kw_only=True):
+    """How a `Stream` edge gathers frames (rows of a tensor's first dimension) into chunks."""
+
+    first_frames: tuple[int, ...]
+    """Sizes of the first chunk to choose from, rising: the busier the consumer, the larger."""
+    frames: int
+    """Size of every later chunk."""
+    context_frames: int = 0
+    """Frames before a chunk that a decoder without state looks at again."""
+
+
 class EdgePlan(Struct, frozen=True, kw_only=True):
     """A producer's output that a consumer takes."""
 
@@ -137,6 +165,8 @@ class EdgePlan(Struct, frozen=True, kw_only=True):
     mode: EdgeMode
     optional: bool = False
     """The consumer also runs when the producer has nothing to do in a request."""
+    chunk: ChunkPlan | None = None
+    """None for pieces as they are made; always None on a `Full` edge."""
 
 
 class OutputPlan(Struct, frozen=True, kw_only=True):
@@ -171,6 +201,7 @@ class PipelinePlan(Struct, frozen=True, kw_only=True):
     outputs: tuple[OutputPlan, ...]
     timeouts: Timeouts
     revision: Revision
+    transport: TransportChoice = TransportChoice.AUTO
     origins: dict[str, Origin]
     """Path of a value in this document -> where it came from, e.g.
     `stages.thinker.engine_args.max_num_seqs` -> pipeline."""

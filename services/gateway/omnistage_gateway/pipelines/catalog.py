@@ -1,11 +1,12 @@
 """The pipelines of this gateway, by the model names they serve."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omnistage_common.errors import ModelNotFound
 from omnistage_common.ids import ModelName, StageName
 from omnistage_common.pipeline.plan import PipelinePlan
+from omnistage_gateway.pipelines.abilities import Abilities
 from omnistage_gateway.pipelines.routing import Routes
 from omnistage_gateway.replicas.pool import StagePool
 
@@ -19,6 +20,11 @@ class Pipeline:
     plan: PipelinePlan
     routes: Routes
     pools: Mapping[StageName, StagePool]
+    abilities: Abilities = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Works out what the plan can do."""
+        object.__setattr__(self, "abilities", Abilities.of(self.plan))
 
     @property
     def unready(self) -> tuple[StageName, ...]:

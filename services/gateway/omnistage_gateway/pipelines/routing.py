@@ -16,6 +16,8 @@ from omnistage_common.ids import OutputName, StageName
 from omnistage_common.links.frames import Delivery
 from omnistage_common.payloads import PayloadKind
 from omnistage_common.pipeline.plan import (
+    ChunkPlan,
+    EdgeMode,
     EdgePlan,
     Modality,
     OutputPlan,
@@ -23,7 +25,27 @@ from omnistage_common.pipeline.plan import (
     StagePlan,
 )
 
-__all__ = ["Route", "RouteStage", "Routes", "find_route"]
+__all__ = ["Route", "RouteStage", "Routes", "Stream", "find_route"]
+
+
+class Stream(Struct, frozen=True, kw_only=True):
+    """What one stop hands another chunk by chunk: all `Stream` edges between them of one policy."""
+
+    producer: StageName
+    consumer: StageName
+    outputs: tuple[OutputName, ...]
+    chunk: ChunkPlan | None
+
+
+class Streams(Struct, frozen=True, kw_only=True):
+    """What goes past the gateway at one stop."""
+
+    arriving: tuple[Stream, ...] = ()
+    """What it fetches from other stops while they run."""
+    leaving: tuple[Stream, ...] = ()
+    """What other stops fetch from it."""
+    withheld: tuple[OutputName, ...] = ()
+    """Its outputs that only streams carry."""
 
 
 class RouteStage(Struct, frozen=True, kw_only=True):
@@ -33,21 +55,24 @@ class RouteStage(Struct, frozen=True, kw_only=True):
     request_inputs: tuple[OutputName, ...]
     """What it takes from the request."""
     edges_in: tuple[EdgePlan, ...]
-    """What it takes from other stops."""
+    """What it takes from other stops when they have ended."""
     edges_out: tuple[EdgePlan, ...]
+    streams: Streams
     outputs: tuple[OutputPlan, ...]
     """What the client gets of it."""
     producers: tuple[StageName, ...]
-    """Whose outputs it takes, each once."""
+    """Stops that must have ended before it starts, each once."""
     consumers: tuple[StageName, ...]
-    """Who takes its outputs, each once."""
+    """Stops that start when it has ended, each once."""
     feeds: frozenset[OutputName]
-    """Outputs that consumers take."""
+    """Outputs that are kept for those."""
     owes: frozenset[OutputName]
-    """Outputs without which it has failed: all that somebody takes, but for text, which may be
-    empty."""
+    """Outputs without which it has failed: all that come by here and that somebody must have, but
+    for text, which may be empty."""
     writes_text: bool
     """Whether the answer's text is its work."""
+    makes_frames: bool
+    """Whether what it makes is counted in codec frames."""
 
     def delivery(self, *, stream: bool) -> Delivery:
         """When its outputs are wanted."""
@@ -152,26 +177,46 @@ def _stop(
     wants: frozenset[Modality],
 ) -> RouteStage:
     edges = [edge for edge in plan.edges if {edge.producer, edge.consumer} <= needed]
-    edges_in = tuple(edge for edge in edges if edge.consumer == stage.name)
-    edges_out = tuple(edge for edge in edges if edge.producer == stage.name)
+    full = [edge for edge in edges if edge.mode is EdgeMode.FULL]
+    streamed = [edge for edge in edges if edge.mode is EdgeMode.STREAM]
+    edges_in = tuple(edge for edge in full if edge.consumer == stage.name)
+    edges_out = tuple(edge for edge in full if edge.producer == stage.name)
     outputs = tuple(
         output
         for output in plan.outputs
         if output.stage == stage.name and (output.modality is None or output.modality in wants)
     )
-    taken = {edge.output: edge.kind for edge in edges_out}
-    taken |= {output.output: output.kind for output in outputs}
+    kept = {edge.output for edge in edges_out} | {output.output for output in outputs}
+    owed = {edge.output: edge.kind for edge in edges_out if not edge.optional}
+    owed |= {output.output: output.kind for output in outputs}
+    made = [edge for edge in edges if edge.producer == stage.name]
     return RouteStage(
         name=stage.name,
         request_inputs=tuple(item.name for item in stage.consumes if item.name in brings),
         edges_in=edges_in,
         edges_out=edges_out,
+        streams=Streams(
+            arriving=_streams([edge for edge in streamed if edge.consumer == stage.name]),
+            leaving=_streams([edge for edge in streamed if edge.producer == stage.name]),
+            withheld=tuple(item.name for item in stage.produces if item.name not in kept),
+        ),
         outputs=outputs,
         producers=tuple(dict.fromkeys(edge.producer for edge in edges_in)),
         consumers=tuple(dict.fromkeys(edge.consumer for edge in edges_out)),
         feeds=frozenset(edge.output for edge in edges_out),
-        owes=frozenset(name for name, kind in taken.items() if kind is not PayloadKind.TEXT),
+        owes=frozenset(name for name, kind in owed.items() if kind is not PayloadKind.TEXT),
         writes_text=any(output.modality is Modality.TEXT for output in outputs),
+        makes_frames=any(edge.kind is PayloadKind.CODEC_FRAMES for edge in made),
+    )
+
+
+def _streams(edges: Iterable[EdgePlan]) -> tuple[Stream, ...]:
+    outputs: dict[tuple[StageName, StageName, ChunkPlan | None], list[OutputName]] = {}
+    for edge in edges:
+        outputs.setdefault((edge.producer, edge.consumer, edge.chunk), []).append(edge.output)
+    return tuple(
+        Stream(producer=producer, consumer=consumer, outputs=tuple(names), chunk=chunk)
+        for (producer, consumer, chunk), names in outputs.items()
     )
 
 

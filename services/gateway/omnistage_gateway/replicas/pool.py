@@ -9,23 +9,38 @@ from collections.abc import Iterable
 from omnistage_common.errors import StageUnavailable
 from omnistage_common.ids import StageName
 from omnistage_common.links.frames import Phase
-from omnistage_gateway.replicas.link import ReplicaLink
+from omnistage_common.links.replica_link import ReplicaLink
 
 __all__ = ["StagePool"]
 
 
 class StagePool:
-    """Replicas of one stage."""
+    """Replicas of one stage.
 
-    def __init__(self, stage: StageName, links: Iterable[ReplicaLink]) -> None:
+    Args:
+        stage: Which.
+        links: To its replicas.
+        max_running: Requests that one of them runs at once.
+    """
+
+    def __init__(
+        self, stage: StageName, links: Iterable[ReplicaLink], *, max_running: int = 1
+    ) -> None:
         self.stage = stage
         self.links = tuple(links)
+        self._max_running = max_running
         self._turn = 0
 
     @property
     def ready(self) -> bool:
         """Whether a request could be served now."""
         return any(link.phase is Phase.READY for link in self.links)
+
+    @property
+    def load(self) -> float:
+        """Outstanding requests of the least loaded ready replica over those it runs at once."""
+        outstanding = [link.outstanding for link in self.links if link.phase is Phase.READY]
+        return min(outstanding, default=0) / self._max_running
 
     def check_ready(self) -> None:
         """Returns when a request could be served now.

@@ -1,9 +1,10 @@
 """How far a request is: a state machine without I/O over the stops of its route.
 
 Each stop goes WAITING → OPEN → ENDED → RELEASED. A stop can be opened when every producer on its
-edges has ended; what a producer made is kept (references and small payloads) until each of its
-consumers has ended, then its tensors may be released. A stop that ends without an output it owes is
-an error, except for text, which may be empty.
+`Full` edges has ended and every producer on its `Stream` edges is open. What a producer made for
+`Full` edges is kept (references and small payloads) until each of its consumers has ended, then its
+tensors may be released; what streams does not come by here. A stop that ends without an output it
+owes is an error, except for text, which may be empty.
 """
 
 from collections.abc import Iterable
@@ -34,8 +35,8 @@ class _Stop:
     def __init__(self, stage: RouteStage) -> None:
         self.stage = stage
         self.state = StopState.WAITING
-        self.waits_for = len(stage.producers)
-        """Producers that have not ended."""
+        self.waits_for = len(stage.producers) + len(stage.streams.arriving)
+        """Producers that have not ended, and streams whose producers are not open."""
         self.unread = len(stage.consumers)
         """Consumers that have not ended."""
         self.made: dict[OutputName, list[Output]] = {}
@@ -49,7 +50,9 @@ class Progress:
 
     def __init__(self, route: Route) -> None:
         self._stops = {stage.name: _Stop(stage) for stage in route.stages}
-        self._openable = {stage.name: stage for stage in route.stages if not stage.producers}
+        self._openable = {
+            stage.name: stage for stage in route.stages if not self._stops[stage.name].waits_for
+        }
         self.finish_reason = FinishReason.NONE
         self.usages: dict[StageName, Usage] = {}
 
@@ -63,13 +66,16 @@ class Progress:
         return self._stops[name].state
 
     def openable(self) -> list[RouteStage]:
-        """Stops whose producers have all ended, and that were not opened yet."""
+        """Stops that have all they wait for, and that were not opened yet."""
         return list(self._openable.values())
 
     def open(self, name: StageName) -> list[Output]:
         """Notes that a stop is opened, or opened elsewhere; what its edges bring it."""
         self._openable.pop(name, None)
         stop = self._stops[name]
+        if stop.state is StopState.WAITING:
+            for stream in stop.stage.streams.leaving:
+                self._met(stream.consumer)
         stop.state = StopState.OPEN
         inputs: list[Output] = []
         for edge in stop.stage.edges_in:
@@ -113,11 +119,31 @@ class Progress:
         if stage.writes_text and frame.finish_reason is not FinishReason.NONE:
             self.finish_reason = frame.finish_reason
         for consumer in stage.consumers:
-            waiting = self._stops[consumer]
-            waiting.waits_for -= 1
-            if not waiting.waits_for:
-                self._openable[consumer] = waiting.stage
+            self._met(consumer)
         return self._released(stop)
+
+    def _met(self, consumer: StageName) -> None:
+        """One of the things that a stop waits for is there."""
+        waiting = self._stops[consumer]
+        waiting.waits_for -= 1
+        if not waiting.waits_for:
+            self._openable[consumer] = waiting.stage
+
+    def streaming_with(self, name: StageName) -> list[RouteStage]:
+        """The open stops that streams join to this one, directly or not, and itself; in order."""
+        joined = {name}
+        found = 0
+        while len(joined) > found:
+            found = len(joined)
+            for stop in self._stops.values():
+                for stream in stop.stage.streams.leaving:
+                    if joined & {stream.producer, stream.consumer}:
+                        joined |= {stream.producer, stream.consumer}
+        return [
+            stop.stage
+            for stop in self._stops.values()
+            if stop.stage.name in joined and stop.state is StopState.OPEN
+        ]
 
     def _open_stop(self, name: StageName) -> _Stop:
         stop = self._stops[name]

@@ -1,8 +1,9 @@
 """Runs one request over the stages of its route.
 
-One task per request: it opens the stops whose producers have ended, waits for whatever any of its
+One task per request: it opens the stops that have what they wait for, waits for whatever any of its
 replicas says, hands the client's outputs to the answer, and at the end, however it comes, closes
-every stage call. Frames arrive in an inbox without waking anybody twice per turn. The deadline and
+every stage call. Stops that stream to one another are introduced by a token and then talk without
+the gateway. Frames arrive in an inbox without waking anybody twice per turn. The deadline and
 the client's going away both end it from outside.
 """
 
@@ -12,16 +13,25 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from omnistage_common.deadlines import Deadline
-from omnistage_common.errors import Draining
-from omnistage_common.ids import OutputName, RequestId, RequestNumber, StageName
-from omnistage_common.links.frames import Data, End, Error
-from omnistage_common.payloads import Output, Parameters, PayloadKind, TensorRef
+from omnistage_common.errors import Draining, StageUnavailable
+from omnistage_common.ids import (
+    OutputName,
+    RequestId,
+    RequestNumber,
+    StageName,
+    StreamToken,
+    new_stream_token,
+)
+from omnistage_common.links.frames import Data, End, Error, Inlet, Outlet
+from omnistage_common.links.frames import Progress as ProgressFrame
+from omnistage_common.links.replica_link import CREDIT, ReplicaLink, Streams
+from omnistage_common.payloads import Output, Parameters, TensorRef
 from omnistage_common.tensors import TensorPlane
 from omnistage_gateway.openai.answers import AnswerUsage, StageReport
-from omnistage_gateway.pipelines.routing import Route, RouteStage
-from omnistage_gateway.replicas.link import CREDIT, ReplicaLink
+from omnistage_gateway.pipelines.routing import Route, RouteStage, Stream
 from omnistage_gateway.replicas.pool import StagePool
 from omnistage_gateway.requests.answering import AnswerSink
+from omnistage_gateway.requests.chunking import first_frames
 from omnistage_gateway.requests.progress import Progress
 
 __all__ = ["Sequence", "StagedRequest"]
@@ -36,6 +46,11 @@ class StagedRequest(Struct, frozen=True, kw_only=True):
     parameters: Parameters
     deadline: Deadline
     stream: bool
+    first_frames: int | None = None
+    """Frames that the client wants in the first chunk of a stream; None to go by the load."""
+
+
+_Frame = Data | ProgressFrame | End | Error
 
 
 class _Call:
@@ -52,7 +67,7 @@ class _Call:
         self.heard = False
         """Whether anything was made of it."""
 
-    def received(self, frame: Data | End | Error) -> None:
+    def received(self, frame: _Frame) -> None:
         """See `Listener`."""
         self.inbox.put(self, frame)
 
@@ -71,15 +86,15 @@ class _Inbox:
     __slots__ = ("_items", "_waiter")
 
     def __init__(self) -> None:
-        self._items: list[tuple[_Call, Data | End | Error]] = []
+        self._items: list[tuple[_Call, _Frame]] = []
         self._waiter: asyncio.Future[None] | None = None
 
-    def put(self, call: _Call, frame: Data | End | Error) -> None:
+    def put(self, call: _Call, frame: _Frame) -> None:
         self._items.append((call, frame))
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def take(self) -> list[tuple[_Call, Data | End | Error]]:
+    async def take(self) -> list[tuple[_Call, _Frame]]:
         if not self._items:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -104,6 +119,7 @@ class Sequence:
         self._plane = plane
         self._inbox = _Inbox()
         self._calls: dict[StageName, _Call] = {}
+        self._tokens: dict[Stream, StreamToken] = {}
         self.progress = Progress(route)
 
     async def run(self, answer: AnswerSink) -> None:
@@ -157,14 +173,16 @@ class Sequence:
             if stage.writes_text:
                 prompt += usage.input_tokens
                 text += usage.output_tokens
-            if any(edge.kind is PayloadKind.CODEC_FRAMES for edge in stage.edges_out):
+            if stage.makes_frames:
                 frames += usage.output_tokens
                 counted = True
         return AnswerUsage.of(prompt, text, frames if counted else None)
 
     def _open_stops(self) -> None:
-        for stage in self.progress.openable():
-            self._open(stage)
+        # Opening a stop may make the next one openable: the one that fetches from it.
+        while stages := self.progress.openable():
+            for stage in stages:
+                self._open(stage)
 
     def _open(self, stage: RouteStage) -> None:
         request = self._request
@@ -179,21 +197,73 @@ class Sequence:
             delivery=stage.delivery(stream=request.stream),
             inputs=tuple(inputs),
             parameters=request.parameters,
+            streams=Streams(
+                inlets=tuple(self._inlet(stream) for stream in stage.streams.arriving),
+                outlets=tuple(self._outlet(stream) for stream in stage.streams.leaving),
+                withheld=stage.streams.withheld,
+                credit_releases=not stage.edges_out,
+            ),
         )
 
-    async def _handle(self, call: _Call, frame: Data | End | Error, answer: AnswerSink) -> None:
+    def _outlet(self, stream: Stream) -> Outlet:
+        """What a producer must know of a stream; names it anew."""
+        token = self._tokens[stream] = new_stream_token()
+        chunk = stream.chunk
+        if chunk is None:
+            return Outlet(token=token, outputs=stream.outputs)
+        first = first_frames(
+            chunk, load=self._pools[stream.consumer].load, wanted=self._request.first_frames
+        )
+        return Outlet(token=token, outputs=stream.outputs, first_frames=first, frames=chunk.frames)
+
+    def _inlet(self, stream: Stream) -> Inlet:
+        """What a consumer must know of a stream whose producer is open."""
+        link = self._calls[stream.producer].link
+        if link.incarnation is None:
+            raise StageUnavailable(f"replica {link.endpoint.replica} was lost; try again")
+        return Inlet(
+            token=self._tokens[stream],
+            address=link.endpoint.address,
+            incarnation=link.incarnation,
+            outputs=stream.outputs,
+        )
+
+    def _reopen(self, refused: _Call) -> None:
+        """Opens a stop anew whose replica went out of service, with all that it streams with.
+
+        Raises:
+            Draining: Something of it has gone to the client already.
+        """
+        group = self.progress.streaming_with(refused.stage.name)
+        calls = [self._calls[stage.name] for stage in group]
+        if any(call.heard for call in calls):
+            raise Draining(
+                f"replica {refused.link.endpoint.replica} went out of service; try again"
+            )
+        for call in calls:
+            call.link.close(call.number, "opened elsewhere")
+        for stage in group:
+            self._open(stage)
+
+    async def _handle(self, call: _Call, frame: _Frame, answer: AnswerSink) -> None:
+        if self._calls.get(call.stage.name) is not call:
+            return
         if isinstance(frame, Data):
             for plan, output in self.progress.data(call.stage.name, frame.outputs):
                 content = output.payload.content
                 if isinstance(content, TensorRef):
-                    content = await self._plane.fetch(content)
+                    content = await self._plane.fetch(
+                        content, owner=self, deadline=self._request.deadline
+                    )
                 answer.deliver(plan, content, output.index)
             call.consumed()
         elif isinstance(frame, End):
             for name in self.progress.end(call.stage.name, frame):
                 self._calls[name].link.close(self._calls[name].number, "done")
+        elif isinstance(frame, ProgressFrame):
+            answer.progress(call.stage.name, frame.done, frame.total)
         elif isinstance(frame.error, Draining) and not call.heard:
             # It went out of service before it began; another replica can do it as well.
-            self._open(call.stage)
+            self._reopen(call)
         else:
             raise frame.error

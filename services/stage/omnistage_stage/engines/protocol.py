@@ -12,7 +12,7 @@ computes in threads hands outputs over on the event loop. `Outputs.emit` never b
 about a microsecond.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -30,10 +30,21 @@ __all__ = [
     "EngineResult",
     "EngineSpec",
     "FinishReason",
+    "InputSpec",
     "Outputs",
 ]
 
 ENTRY_POINT_GROUP = "omnistage.engines"
+
+
+class InputSpec(Struct, frozen=True, kw_only=True):
+    """One thing that arrives at a stage."""
+
+    kind: PayloadKind
+    streams: bool = False
+    """Whether it comes chunk by chunk while its producer runs."""
+    context_frames: int = 0
+    """Frames before a chunk that a decoder without state looks at again."""
 
 
 class EngineSpec(Struct, frozen=True, kw_only=True):
@@ -48,6 +59,8 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     """How many `run` calls there will be at once."""
     produces: Mapping[OutputName, PayloadKind]
     """Outputs that the template expects from this stage, and what each is."""
+    consumes: Mapping[OutputName, InputSpec] = {}
+    """What may arrive at it, from the request or from other stages."""
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
@@ -55,10 +68,29 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
 
     id: RequestId
     inputs: Mapping[OutputName, tuple[Payload, ...]]
-    """Port name -> what arrived there, in order. No payload holds a `TensorRef`: the service has
-    fetched them. Tensors may be read-only views that are valid until `run` returns."""
+    """Port name -> what arrived there before the start, in order. No payload holds a `TensorRef`:
+    the service has fetched them. Tensors may be read-only views that are valid until `run`
+    returns."""
     parameters: Parameters
     deadline: Deadline
+    streams: Mapping[OutputName, AsyncIterator[Payload]] = {}
+    """Port name -> what arrives there while the engine runs, chunk by chunk. The tensor of a chunk
+    is valid until the next one is asked for: copy what must live longer. Iteration ends with the
+    producer's last chunk and raises `OmnistageError` when that is lost. To be iterated once, by one
+    task."""
+
+    async def pieces(self, name: OutputName) -> AsyncIterator[Payload]:
+        """What arrives at a port in order, whether all at once or chunk by chunk.
+
+        Raises:
+            OmnistageError: The rest is lost.
+        """
+        for payload in self.inputs.get(name, ()):
+            yield payload
+        stream = self.streams.get(name)
+        if stream is not None:
+            async for payload in stream:
+                yield payload
 
     def tensors(self, name: OutputName) -> tuple[Tensor, ...]:
         """The tensors that arrived at a port, in order; empty when none did."""
@@ -103,6 +135,9 @@ class Outputs(Protocol):
         Raises:
             DeadlineExceeded: There was no room before the request's deadline.
         """
+
+    def progress(self, done: int, total: int) -> None:
+        """Says how far the request is, in steps; costs next to nothing."""
 
 
 class Engine(Protocol):

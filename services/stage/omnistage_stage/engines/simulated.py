@@ -5,15 +5,21 @@ them one token, and a request that is cancelled leaves at the next step. Steps w
 time: they are all done before the event loop has its next turn, as they would be in the thread of a
 real engine that costs nothing. It is never presented as a model. What it emits is set by
 `engineArgs`: text or tensors of any shape, at every step or at the end.
+
+It can stand in for a stage that streams, too: one that paces its steps by what arrives (`follows`,
+as a talker speaks no faster than the text is written), and one that converts what arrives
+(`converts`, as a vocoder turns frames into samples).
 """
 
 import asyncio
+import math
 from enum import Enum
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from omnistage_common.errors import EngineFailed, SetupError
+from omnistage_common.errors import EngineFailed, OmnistageError, SetupError
 from omnistage_common.ids import OutputName
 from omnistage_common.links.frames import FinishReason
 from omnistage_common.payloads import (
@@ -50,6 +56,17 @@ class SimulatedOutput(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     rate_hz: Annotated[int, Meta(ge=0)] = 0
 
 
+class Conversion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A stage that turns rows of one thing into rows of another, as they come."""
+
+    input: str
+    """Port whose rows (first dimension of the tensors) are converted."""
+    rows_per_step: Annotated[int, Meta(ge=1)] = 1
+    """Rows that one step converts; a smaller chunk costs a step all the same."""
+    rows_out: Annotated[int, Meta(ge=1)] = 1
+    """Rows that are made of each: every output's first dimension, whatever its `shape` says."""
+
+
 class SimulatedArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`engineArgs` of a simulated stage."""
 
@@ -63,18 +80,31 @@ class SimulatedArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Raise at this step of every request; to see what a broken model does."""
     outputs: dict[str, SimulatedOutput] = {}
     """Output name -> what is emitted under it; every output of the template, and no other."""
+    follows: str | None = None
+    """Port that paces the steps: a step waits for a row (or piece of text) of its own there, as
+    long as more may come."""
+    converts: Conversion | None = None
+    """Steps and outputs follow from what arrives; `steps` and `when` have no meaning then."""
 
 
 class _Job:
     """One request in the step loop."""
 
-    __slots__ = ("done", "outputs", "step", "steps")
+    __slots__ = ("allowed", "done", "outputs", "step", "steps")
 
-    def __init__(self, *, steps: int, outputs: Outputs) -> None:
+    def __init__(self, *, steps: int, outputs: Outputs | None, allowed: float = math.inf) -> None:
         self.step = 0
         self.steps = steps
         self.outputs = outputs
+        """None for steps that emit nothing."""
+        self.allowed = allowed
+        """Steps that may be done by now."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next step may be done."""
+        return self.step < self.allowed
 
 
 class SimulatedEngine:
@@ -117,10 +147,14 @@ class SimulatedEngine:
 
     async def run(self, request: EngineRequest, outputs: Outputs) -> EngineResult:
         """Emits what `engineArgs` say, step by step."""
+        if self._args.converts is not None:
+            return await self._convert(request, outputs, self._args.converts)
         wanted = request.parameters.max_tokens
         steps = self._args.steps if wanted is None else wanted
-        if steps:
+        if steps and self._args.follows is None:
             await self._stepped(_Job(steps=steps, outputs=outputs))
+        elif steps:
+            await self._follow(request, _Job(steps=steps, outputs=outputs, allowed=0))
         for name, payload in self._at_end:
             await outputs.put(name, payload)
         return EngineResult(
@@ -137,6 +171,44 @@ class SimulatedEngine:
         finally:
             self._jobs.pop(job, None)
 
+    async def _follow(self, request: EngineRequest, job: _Job) -> None:
+        """Steps no faster than rows arrive, until no more come; what is left over is not read."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                pacing = group.create_task(self._pace(request, job))
+                await self._stepped(job)
+                pacing.cancel()
+        except* OmnistageError as failed:
+            raise failed.exceptions[0] from None
+
+    async def _pace(self, request: EngineRequest, job: _Job) -> None:
+        async for payload in request.pieces(OutputName(self._args.follows or "")):
+            job.allowed += _rows(payload)
+            self._work.set()
+        job.allowed = math.inf
+        self._work.set()
+
+    async def _convert(
+        self, request: EngineRequest, outputs: Outputs, conversion: Conversion
+    ) -> EngineResult:
+        """Converts what is there at once, and then chunk by chunk."""
+        name = OutputName(conversion.input)
+        total = 0
+        rows = sum(_rows(payload) for payload in request.inputs.get(name, ()))
+        if rows:
+            total += await self._converted(rows, outputs, conversion)
+        if name in request.streams:
+            async for payload in request.streams[name]:
+                total += await self._converted(_rows(payload), outputs, conversion)
+        return EngineResult(output_tokens=total)
+
+    async def _converted(self, rows: int, outputs: Outputs, conversion: Conversion) -> int:
+        steps = -(-rows // conversion.rows_per_step)
+        await self._stepped(_Job(steps=steps, outputs=None))
+        for name, payload in self._payloads.items():
+            await outputs.put(name, _with_rows(payload, rows * conversion.rows_out))
+        return rows * conversion.rows_out
+
     async def close(self) -> None:
         """Ends the step loop."""
         if self._steps is not None:
@@ -147,10 +219,10 @@ class SimulatedEngine:
         while True:
             await self._work.wait()
             self._work.clear()
-            while self._jobs:
+            while jobs := [job for job in self._jobs if job.ready]:
                 if self._args.step_seconds:
                     await asyncio.sleep(self._args.step_seconds)
-                for job in tuple(self._jobs):
+                for job in jobs:
                     self._step(job)
 
     def _step(self, job: _Job) -> None:
@@ -161,8 +233,9 @@ class SimulatedEngine:
             self._jobs.pop(job, None)
             job.done.set_exception(EngineFailed(f"simulated failure at step {job.step}"))
             return
-        for name, payload in self._at_step:
-            job.outputs.emit(name, payload)
+        if job.outputs is not None:
+            for name, payload in self._at_step:
+                job.outputs.emit(name, payload)
         job.step += 1
         if job.step >= job.steps:
             self._jobs.pop(job, None)
@@ -182,6 +255,22 @@ def _payload(output: SimulatedOutput, kind: PayloadKind) -> Payload:
             field="engineArgs.outputs",
         )
     return Payload(kind=kind, content=Tensor(header=header, data=bytes(header.length)))
+
+
+def _rows(payload: Payload) -> int:
+    """Rows of a tensor; anything else counts as one."""
+    content = payload.content
+    if isinstance(content, Tensor) and content.header.shape:
+        return content.header.shape[0]
+    return 1
+
+
+def _with_rows(payload: Payload, rows: int) -> Payload:
+    """A tensor of as many rows, or the text."""
+    if not isinstance(payload.content, Tensor):
+        return payload
+    header = replace(payload.content.header, shape=(rows, *payload.content.header.shape[1:]))
+    return Payload(kind=payload.kind, content=Tensor(header=header, data=bytes(header.length)))
 
 
 def _words(request: EngineRequest) -> int:

@@ -1,8 +1,9 @@
-"""The gateway's end of the link to one replica.
+"""The opener's end of the link to one replica, whoever opens: a gateway, or a consumer of its outputs.
 
 One stream for all requests, opened once and reopened whenever it breaks. Its break is how a dead
-replica is noticed: every request on it fails with `StageUnavailable` in the same event-loop turn.
-Frames written within a turn leave as one message. A request's frames go to its listener in the order
+replica is noticed: every request on it fails with `StageUnavailable` in the same event-loop turn; only
+one of which the replica sent what it may not fails with `ProtocolViolation`. Frames written within a
+turn leave as one message. A request's frames go to its listener in the order
 they came; nothing here waits for a listener.
 """
 
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import grpc.aio
 import structlog
+from msgspec import Struct
 
 from omnistage_common.channels import CHANNEL_OPTIONS
 from omnistage_common.deadlines import Deadline
@@ -21,7 +23,15 @@ from omnistage_common.errors import (
     ProtocolViolation,
     StageUnavailable,
 )
-from omnistage_common.ids import HostId, Incarnation, ReplicaId, RequestId, RequestNumber, StageName
+from omnistage_common.ids import (
+    HostId,
+    Incarnation,
+    OutputName,
+    ReplicaId,
+    RequestId,
+    RequestNumber,
+    StageName,
+)
 from omnistage_common.links import wire
 from omnistage_common.links.batching import messages_of
 from omnistage_common.links.frames import (
@@ -31,15 +41,19 @@ from omnistage_common.links.frames import (
     Error,
     FromOpener,
     FromReplica,
+    Inlet,
     Open,
+    Outlet,
     Phase,
+    Progress,
     Status,
+    Subscribe,
 )
 from omnistage_common.links.protocol import Opener
 from omnistage_common.payloads import Output, Parameters
 from omnistage_protos.stage.v1 import stage_pb2, stage_pb2_grpc
 
-__all__ = ["CREDIT", "Endpoint", "Listener", "ReplicaLink"]
+__all__ = ["CREDIT", "Endpoint", "Listener", "ReplicaLink", "Streams"]
 
 _log = structlog.get_logger()
 
@@ -73,8 +87,22 @@ class Endpoint(Protocol):
 class Listener(Protocol):
     """Whoever opened a request."""
 
-    def received(self, frame: Data | End | Error) -> None:
+    def received(self, frame: Data | Progress | End | Error) -> None:
         """A frame of the request came, or its link broke, which comes as an Error."""
+
+
+class Streams(Struct, frozen=True, kw_only=True):
+    """What of a request goes past its opener."""
+
+    inlets: tuple[Inlet, ...] = ()
+    outlets: tuple[Outlet, ...] = ()
+    withheld: tuple[OutputName, ...] = ()
+    """Outputs that the opener itself does not want."""
+    credit_releases: bool = False
+    """Whether the opener has done with the tensors of frames that it grants credit for."""
+
+
+NO_STREAMS: Final = Streams()
 
 
 class ReplicaLink:
@@ -86,6 +114,8 @@ class ReplicaLink:
         """What the replica last said of itself; None while there is no link."""
         self.host: HostId | None = None
         self.incarnation: Incarnation | None = None
+        self.over = False
+        """Whether it was kept open once and has ended: nothing that is opened on it gets anywhere."""
         self._opener = Opener()
         self._listeners: dict[RequestNumber, Listener] = {}
         self._outgoing: list[FromOpener] = []
@@ -97,28 +127,46 @@ class ReplicaLink:
         return len(self._listeners)
 
     async def run(self) -> None:
-        """Keeps the link open until cancelled; then its requests have failed, too."""
-        async with grpc.aio.insecure_channel(
-            self.endpoint.address, options=CHANNEL_OPTIONS
-        ) as channel:
+        """Keeps the link open, however often it breaks, until cancelled; then its requests have failed.
+
+        Waits for a replica that is not there yet.
+        """
+        async with self._channel() as channel:
             stub = stage_pb2_grpc.StageServiceStub(channel)
             retry = FIRST_RETRY
             try:
                 while True:
                     began = time.monotonic()
-                    await self._until_lost(stub)
+                    await self._until_lost(stub, patient=True)
                     lasted = time.monotonic() - began > LAST_RETRY
                     retry = FIRST_RETRY if lasted else min(retry * 2, LAST_RETRY)
                     await asyncio.sleep(retry)
             finally:
                 self._fail_all(drained=False)
 
-    async def _until_lost(self, stub: "stage_pb2_grpc.StageServiceAsyncStub") -> None:
+    async def run_once(self) -> None:
+        """Keeps the link open until it breaks or this is cancelled; then its requests have failed.
+
+        A replica that is not there is one that was lost.
+        """
+        async with self._channel() as channel:
+            try:
+                await self._until_lost(stage_pb2_grpc.StageServiceStub(channel), patient=False)
+            finally:
+                self.over = True
+                self._fail_all(drained=False)
+
+    def _channel(self) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(self.endpoint.address, options=CHANNEL_OPTIONS)
+
+    async def _until_lost(
+        self, stub: "stage_pb2_grpc.StageServiceAsyncStub", *, patient: bool
+    ) -> None:
         """One life of the link; at its end every request on it has failed."""
         why = "ended"
         drained = False
         try:
-            await self._converse(stub)
+            await self._converse(stub.Link(wait_for_ready=patient))
             # A replica that drains ends the link by itself, when nothing is open: what it was sent
             # since then it has not seen.
             drained = self.phase is Phase.DRAINING
@@ -133,8 +181,7 @@ class ReplicaLink:
         _log.info("link broke", replica=self.endpoint.replica, error=why)
         self._fail_all(drained=drained)
 
-    async def _converse(self, stub: "stage_pb2_grpc.StageServiceAsyncStub") -> None:
-        call = stub.Link(wait_for_ready=True)
+    async def _converse(self, call: "_Call") -> None:
         writer = asyncio.create_task(self._write(call), name=f"{self.endpoint.replica} writer")
         try:
             while isinstance(message := await call.read(), stage_pb2.LinkResponse):
@@ -156,14 +203,27 @@ class ReplicaLink:
                 await call.write(message)
 
     def _receive(self, frame: FromReplica) -> None:
-        if not self._opener.receive(frame):
-            return
+        try:
+            if not self._opener.receive(frame):
+                return
+        except ProtocolViolation as violation:
+            self._blame(frame, violation)
+            raise
         if isinstance(frame, Status):
             self._status(frame)
-        elif isinstance(frame, Data):
+        elif isinstance(frame, Data | Progress):
             self._listeners[frame.request].received(frame)
         else:
             self._listeners.pop(frame.request).received(frame)
+
+    def _blame(self, frame: FromReplica, violation: ProtocolViolation) -> None:
+        if isinstance(frame, Status):
+            return
+        listener = self._listeners.pop(frame.request, None)
+        if listener is not None:
+            replica = self.endpoint.replica
+            error = ProtocolViolation(f"replica {replica} broke the protocol: {violation.message}")
+            listener.received(Error(request=frame.request, error=error))
 
     def _status(self, status: Status) -> None:
         self.phase = status.phase
@@ -194,17 +254,40 @@ class ReplicaLink:
         delivery: Delivery,
         inputs: tuple[Output, ...],
         parameters: Parameters,
+        streams: Streams = NO_STREAMS,
     ) -> RequestNumber:
         """Opens a request on the replica; its frames go to the listener until it ends."""
-        frame = Open(
-            request=self._opener.next_number(),
-            request_id=request_id,
-            deadline=deadline,
-            credit=CREDIT,
-            delivery=delivery,
-            inputs=inputs,
-            parameters=parameters,
+        return self._opened(
+            listener,
+            Open(
+                request=self._opener.next_number(),
+                request_id=request_id,
+                deadline=deadline,
+                credit=CREDIT,
+                delivery=delivery,
+                inputs=inputs,
+                parameters=parameters,
+                inlets=streams.inlets,
+                outlets=streams.outlets,
+                withheld=streams.withheld,
+                credit_releases=streams.credit_releases,
+            ),
         )
+
+    def subscribe(self, listener: Listener, inlet: Inlet, deadline: Deadline) -> RequestNumber:
+        """Comes for an outlet of the replica; its frames go to the listener until it ends."""
+        return self._opened(
+            listener,
+            Subscribe(
+                request=self._opener.next_number(),
+                token=inlet.token,
+                deadline=deadline,
+                credit=CREDIT,
+                incarnation=inlet.incarnation,
+            ),
+        )
+
+    def _opened(self, listener: Listener, frame: Open | Subscribe) -> RequestNumber:
         self._opener.open(frame)
         self._listeners[frame.request] = listener
         self._send(frame)
