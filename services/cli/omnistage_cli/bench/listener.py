@@ -16,6 +16,8 @@ from omnistage_cli.bench.orders import Hearing, ListenOrder, ListenResult
 
 _OK: Final = 200
 _DATA: Final = b"data: "
+_LINE_BYTES: Final = 64 * 1024 * 1024
+"""Without streaming all of the audio comes in one event."""
 _LAST: Final = b"[DONE]"
 
 
@@ -63,7 +65,7 @@ async def _listen(session: aiohttp.ClientSession, url: str, body: bytes) -> Hear
 
 async def _run(order: ListenOrder) -> ListenResult:
     body = msgspec.json.encode(order.body)
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(read_bufsize=_LINE_BYTES) as session:
         for _ in range(order.warmup):
             await _listen(session, order.url, body)
         hearings = [await _listen(session, order.url, body) for _ in range(order.requests)]

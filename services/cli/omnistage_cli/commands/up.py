@@ -16,7 +16,7 @@ from omnistage_cli.commands.options import (
     StateDirectoryOption,
 )
 from omnistage_cli.commands.planning import plan_from
-from omnistage_cli.runtime import RunOptions, run_plan, until_interrupted
+from omnistage_cli.runtime import RunOptions, check_folders, run_plan, until_interrupted
 
 __all__ = ["EXAMPLES", "up"]
 
@@ -43,6 +43,7 @@ def up(
     second Ctrl-C does not wait. A stage that dies is started again.
     """
     plan = plan_from(file, pipeline, overrides or ())
+    check_folders(plan)
     options = RunOptions(host=host, port=port, state_directory=state_dir)
     code = run_plan(plan, options, until_interrupted, Console())
     raise typer.Exit(code)

@@ -2,7 +2,7 @@
 
 from omnistage_cli.runtime.launching import Launch, Site
 from omnistage_cli.runtime.local import LocalRuntime, Observer, Session, until_interrupted
-from omnistage_cli.runtime.preparing import prepare_weights
+from omnistage_cli.runtime.preparing import check_folders, prepare_weights
 from omnistage_cli.runtime.running import RunOptions, run_plan
 from omnistage_cli.runtime.supervision import RestartPolicy
 
@@ -14,6 +14,7 @@ __all__ = [
     "RunOptions",
     "Session",
     "Site",
+    "check_folders",
     "prepare_weights",
     "run_plan",
     "until_interrupted",
