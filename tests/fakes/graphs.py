@@ -39,6 +39,7 @@ _KINDS: Final = {
     "text": PayloadKind.TEXT,
     "tokens": PayloadKind.TOKENS,
     "transcript": PayloadKind.TEXT,
+    "video": PayloadKind.VIDEO,
 }
 """Name of an input or output -> what it is."""
 

@@ -1,11 +1,12 @@
-"""Assembles the HTTP application: the hot endpoint, the small ones, and one shape for errors.
+"""Assembles the HTTP application: the endpoints that compute, the small ones, and one shape for errors.
 
-The hot endpoint is an ASGI application that the router knows like any other route; requests for it
-are handed to it before the middleware and the route matching, which it has no use for: it reads its
-body by itself and answers its own errors.
+Those that compute are ASGI applications that the router knows like any other route; requests for them
+are handed over before the middleware and the route matching, which they have no use for: they read
+their bodies by themselves and answer their own errors.
 """
 
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
@@ -21,57 +22,78 @@ from starlette.types import Receive, Scope, Send
 from omnistage_common.errors import InvalidRequest, OmnistageError, StageUnavailable
 from omnistage_common.ids import ModelName
 from omnistage_gateway.admission import Admission
-from omnistage_gateway.endpoints.chat import ChatEndpoint
+from omnistage_gateway.endpoints.chat import CHAT_FIELDS, answer_chat
+from omnistage_gateway.endpoints.exchange import Endpoint, Services
+from omnistage_gateway.endpoints.images import IMAGE_FIELDS, answer_images
+from omnistage_gateway.endpoints.speech import SPEECH_FIELDS, answer_speech
 from omnistage_gateway.openai.errors import error_response
-from omnistage_gateway.openai.models import model_body, model_list
+from omnistage_gateway.openai.models import ModelReport, model_body, model_list, model_report
 from omnistage_gateway.openai.schema import (
     chat_completions_operation,
     components,
+    images_operation,
     models_operation,
+    speech_operation,
 )
+from omnistage_gateway.pipelines.abilities import Abilities
 from omnistage_gateway.pipelines.catalog import Catalog
 
 __all__ = ["build_app"]
 
 CHAT_PATH = "/v1/chat/completions"
+IMAGES_PATH = "/v1/images/generations"
+SPEECH_PATH = "/v1/audio/speech"
 MODELS_PATH = "/v1/models"
 
 
 class GatewayApp(FastAPI):
-    """FastAPI with a short way to the hot endpoint."""
+    """FastAPI with a short way to the endpoints that compute."""
 
-    def __init__(self, chat: ChatEndpoint) -> None:
+    def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
+        """Makes the application.
+
+        Args:
+            endpoints: Path -> what is behind it; the method is always POST.
+        """
         super().__init__(title="Omnistage", version=version("omnistage"), redoc_url=None)
-        self._chat = chat
-        self.router.routes.append(HttpRoute(CHAT_PATH, chat, methods=["POST"]))
+        self._endpoints = endpoints
+        self.router.routes += [
+            HttpRoute(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
-        if scope.get("path") == CHAT_PATH and scope.get("method") == "POST":
-            await self._chat(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
+        if scope.get("method") == "POST":
+            endpoint = self._endpoints.get(scope["path"])
+            if endpoint is not None:
+                await endpoint(scope, receive, send)
+                return
+        await super().__call__(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
-        """The API's description; the hot endpoint's comes from its own wire types."""
+        """The API's description; that of the endpoints comes from their own wire types."""
         document = get_openapi(title=self.title, version=self.version, routes=())
-        document["paths"][CHAT_PATH] = {"post": chat_completions_operation()}
-        document["paths"][MODELS_PATH] = {"get": models_operation()}
+        document["paths"] |= {
+            CHAT_PATH: {"post": chat_completions_operation()},
+            IMAGES_PATH: {"post": images_operation()},
+            SPEECH_PATH: {"post": speech_operation()},
+            MODELS_PATH: {"get": models_operation()},
+        }
         document.setdefault("components", {})["schemas"] = components()
         return document
 
 
-def build_app(
-    *,
-    catalog: Catalog,
-    admission: Admission,
-    chat: ChatEndpoint,
-    registry: CollectorRegistry,
-) -> FastAPI:
+def build_app(services: Services, registry: CollectorRegistry) -> FastAPI:
     """The application of one gateway process."""
-    app = GatewayApp(chat)
-    _add_models(app, catalog)
-    _add_probes(app, catalog, admission)
+    app = GatewayApp(
+        {
+            CHAT_PATH: Endpoint(services, answer_chat, fields=CHAT_FIELDS),
+            IMAGES_PATH: Endpoint(services, answer_images, fields=IMAGE_FIELDS),
+            SPEECH_PATH: Endpoint(services, answer_speech, fields=SPEECH_FIELDS),
+        }
+    )
+    _add_models(app, services.catalog)
+    _add_probes(app, services.catalog, services.admission)
     _add_metrics(app, registry)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(OmnistageError, _omnistage_error)
@@ -80,15 +102,21 @@ def build_app(
 
 def _add_models(app: FastAPI, catalog: Catalog) -> None:
     created = int(time.time())
+    reports = {name: _report(catalog.find(name).abilities) for name in catalog.models}
 
     @app.get(MODELS_PATH)
     async def models() -> Response:
-        return _json(model_list(catalog.models, created))
+        return _json(model_list(reports, created))
 
     @app.get(MODELS_PATH + "/{model:path}")
     async def model(model: str) -> Response:
-        catalog.find(ModelName(model))
-        return _json(model_body(ModelName(model), created))
+        name = ModelName(model)
+        catalog.find(name)
+        return _json(model_body(name, created, reports[name]))
+
+
+def _report(abilities: Abilities) -> ModelReport:
+    return model_report(abilities.takes, [modality.value for modality in abilities.makes])
 
 
 def _add_probes(app: FastAPI, catalog: Catalog, admission: Admission) -> None:

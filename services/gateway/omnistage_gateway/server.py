@@ -15,25 +15,26 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from omnistage_common.addresses import Address
+from omnistage_common.addresses import Address, reachable
 from omnistage_common.errors import SetupError
 from omnistage_common.ids import new_incarnation, this_host
-from omnistage_common.payloads import PayloadKind
+from omnistage_common.links.replica_link import ReplicaLink
 from omnistage_common.pipeline.plan import PipelinePlan
 from omnistage_common.processes import settle_heap
 from omnistage_common.signals import StopSignals
 from omnistage_common.telemetry import new_registry
 from omnistage_common.tensors import SHARED_MEMORY_FOLDER, TensorPlane, remove_stale
+from omnistage_common.transfers import transports_for
 from omnistage_gateway.admission import Admission
 from omnistage_gateway.app import build_app
-from omnistage_gateway.endpoints.chat import ChatEndpoint
-from omnistage_gateway.media.audio import prepare_decoding
+from omnistage_gateway.endpoints.exchange import Services
+from omnistage_gateway.media.preparing import prepare_media
 from omnistage_gateway.metrics import GatewayMetrics
 from omnistage_gateway.pipelines.catalog import Catalog, Pipeline
 from omnistage_gateway.pipelines.routing import Routes
-from omnistage_gateway.replicas.link import ReplicaLink
 from omnistage_gateway.replicas.pool import StagePool
 from omnistage_gateway.settings import GatewaySettings, ReplicaEndpoint
+from omnistage_gateway.tensor_door import tensor_door
 
 __all__ = ["GatewayServer"]
 
@@ -59,12 +60,15 @@ class GatewayServer:
         """
         self._settings = settings
         self._grace = plan.timeouts.drain
-        self._takes_audio = any(
-            item.kind is PayloadKind.WAVEFORM for stage in plan.stages for item in stage.consumes
-        )
+        self._takes = frozenset(item.kind for stage in plan.stages for item in stage.consumes)
+        self._makes = frozenset(output.kind for output in plan.outputs)
         self._links = tuple(ReplicaLink(endpoint) for endpoint in endpoints)
         self._plane = TensorPlane(
-            incarnation=new_incarnation(), host=this_host(), slab_bytes=settings.slab_bytes
+            incarnation=new_incarnation(),
+            host=this_host(),
+            slab_bytes=settings.slab_bytes,
+            address=str(reachable(settings.tensors)) if settings.tensors else "",
+            transports=transports_for(plan.transport),
         )
         self._admission = Admission(
             max_requests=settings.max_requests,
@@ -77,27 +81,29 @@ class GatewayServer:
         registry = new_registry()
         catalog = Catalog([_pipeline(plan, self._links)])
         metrics = GatewayMetrics(registry, admission=self._admission, catalog=catalog)
-        chat = ChatEndpoint(
+        services = Services(
             catalog=catalog, admission=self._admission, plane=self._plane, metrics=metrics
         )
-        return build_app(catalog=catalog, admission=self._admission, chat=chat, registry=registry)
+        return build_app(services, registry)
 
     async def run(self) -> None:
         """Serves until a stop signal, then drains.
 
         Raises:
             SetupError: The address cannot be listened on.
-            MissingDependency: The pipeline takes recordings, and what decodes them is not installed.
+            MissingDependency: What decodes or encodes the pipeline's media is not installed.
         """
         remove_stale(SHARED_MEMORY_FOLDER)
-        if self._takes_audio:
-            prepare_decoding()
+        prepare_media(self._takes, self._makes)
         socket = _listen(self._settings.listen)
         server = _HttpServer(self._app, self._grace)
         settle_heap()
         try:
             with StopSignals() as stop:
-                async with asyncio.TaskGroup() as group:
+                async with (
+                    tensor_door(self._plane, self._settings.tensors),
+                    asyncio.TaskGroup() as group,
+                ):
                     links = [group.create_task(link.run()) for link in self._links]
                     http = group.create_task(server.serve(sockets=[socket]))
                     stopping = group.create_task(stop.wait())
@@ -162,7 +168,9 @@ def _pipeline(plan: PipelinePlan, links: Iterable[ReplicaLink]) -> Pipeline:
             )
     pools = {
         stage.name: StagePool(
-            stage.name, (link for link in links if link.endpoint.stage == stage.name)
+            stage.name,
+            (link for link in links if link.endpoint.stage == stage.name),
+            max_running=stage.limits.max_running,
         )
         for stage in plan.stages
     }

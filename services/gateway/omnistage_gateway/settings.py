@@ -59,6 +59,8 @@ class GatewaySettings:
     """Bodies inside at once may add up to this."""
     slab_bytes: int
     """Shared memory for the media of requests."""
+    tensors: Address | None
+    """Where stages on other hosts fetch them; None where there are none."""
     exit_with_parent: bool
     log_level: str
 
@@ -79,6 +81,11 @@ def parse_settings(arguments: Sequence[str] | None = None) -> GatewaySettings:
     add("--max-body-mib", type=_mib, default="25", help="largest body in MiB (default: 25)")
     add("--body-budget-mib", type=_mib, default="256", help="all bodies at once (default: 256)")
     add("--slab-mib", type=_mib, default="256", help="shared memory for media (default: 256)")
+    add(
+        "--tensors",
+        type=address_argument,
+        help="HOST:PORT at which stages on other hosts fetch media (default: none)",
+    )
     add("--exit-with-parent", action="store_true", help="end when the parent process ends")
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     given = parser.parse_args(arguments)
@@ -94,6 +101,7 @@ def parse_settings(arguments: Sequence[str] | None = None) -> GatewaySettings:
         max_body_bytes=given.max_body_mib,
         body_budget_bytes=given.body_budget_mib,
         slab_bytes=given.slab_mib,
+        tensors=given.tensors,
         exit_with_parent=given.exit_with_parent,
         log_level=given.log_level,
     )

@@ -20,7 +20,8 @@ from omnistage_common.payloads import (
 from omnistage_common.pipeline.plan import Modality, OutputPlan
 from omnistage_gateway.media.formats import AudioFormat
 from omnistage_gateway.openai.answers import AnswerUsage, RequestReport
-from omnistage_gateway.requests.answering import StreamedAnswer, Transcripts, WholeAnswer
+from omnistage_gateway.requests.answering import Transcripts
+from omnistage_gateway.requests.chat_answers import StreamedChat, WholeChat
 
 MODEL = ModelName("omni")
 USAGE = AnswerUsage.of(3, 2)
@@ -78,17 +79,17 @@ def client() -> Client:
     return Client()
 
 
-def streamed(client: Client, audio: AudioFormat | None = None) -> StreamedAnswer:
+def streamed(client: Client, audio: AudioFormat | None = None) -> StreamedChat:
     """An answer on its way to a client."""
-    return StreamedAnswer(client.send, request_id=RequestId("r"), model=MODEL, audio_format=audio)
+    return StreamedChat(client.send, request_id=RequestId("r"), model=MODEL, audio_format=audio)
 
 
-async def finish(answer: StreamedAnswer, usage: AnswerUsage | None = None) -> None:
+async def finish(answer: StreamedChat, usage: AnswerUsage | None = None) -> None:
     """Ends a stream well."""
     await answer.finish(finish_reason=FinishReason.STOP, usage=usage, report=REPORT)
 
 
-async def body_of(answer: WholeAnswer, reason: FinishReason = FinishReason.STOP) -> dict[str, Any]:
+async def body_of(answer: WholeChat, reason: FinishReason = FinishReason.STOP) -> dict[str, Any]:
     """The body of a whole answer."""
     body = await answer.body(model=MODEL, finish_reason=reason, usage=USAGE, report=REPORT)
     document: dict[str, Any] = json.loads(body)
@@ -96,7 +97,7 @@ async def body_of(answer: WholeAnswer, reason: FinishReason = FinishReason.STOP)
 
 
 async def test_a_whole_answer_holds_all_text_and_sound_in_order() -> None:
-    answer = WholeAnswer(AudioFormat.PCM16)
+    answer = WholeChat(AudioFormat.PCM16)
     answer.deliver(TEXT, "one ", 0)
     answer.deliver(AUDIO, sound(b"\1\0"), 0)
     answer.deliver(TEXT, "two", 0)
@@ -113,7 +114,7 @@ async def test_a_whole_answer_holds_all_text_and_sound_in_order() -> None:
 
 async def test_a_whole_answer_outlives_the_tensors_it_was_made_of() -> None:
     memory = bytearray(b"\1\0")
-    answer = WholeAnswer(AudioFormat.PCM16)
+    answer = WholeChat(AudioFormat.PCM16)
     view = sound(bytes(2))
     answer.deliver(AUDIO, Tensor(header=view.header, data=memoryview(memory)), 0)
 
@@ -125,7 +126,7 @@ async def test_a_whole_answer_outlives_the_tensors_it_was_made_of() -> None:
 
 @pytest.mark.parametrize("encoding", list(AudioFormat))
 async def test_no_sound_is_an_error_in_every_format(encoding: AudioFormat, client: Client) -> None:
-    whole, stream = WholeAnswer(encoding), streamed(client, encoding)
+    whole, stream = WholeChat(encoding), streamed(client, encoding)
     for answer in (whole, stream):
         answer.deliver(TEXT, "hello", 0)
         answer.deliver(AUDIO, sound(b""), 0)
@@ -149,13 +150,13 @@ async def test_no_sound_is_an_error_in_every_format(encoding: AudioFormat, clien
 async def test_content_that_is_not_what_the_plan_says_is_an_error(
     plan: OutputPlan, content: Content, client: Client
 ) -> None:
-    for answer in (WholeAnswer(AudioFormat.WAV), streamed(client, AudioFormat.WAV)):
+    for answer in (WholeChat(AudioFormat.WAV), streamed(client, AudioFormat.WAV)):
         with pytest.raises(EngineFailed, match="where the plan says"):
             answer.deliver(plan, content, 0)
 
 
 async def test_transcripts_are_kept_by_item_and_never_part_of_the_text(client: Client) -> None:
-    whole, stream = WholeAnswer(None), streamed(client)
+    whole, stream = WholeChat(None), streamed(client)
     for answer in (whole, stream):
         for index, text in [(1, "se"), (0, "first"), (1, "cond")]:
             answer.deliver(TRANSCRIPT, text, index)

@@ -26,7 +26,7 @@ from omnistage_common.links.frames import Phase
 from omnistage_common.tensors import TensorPlane
 from omnistage_gateway.admission import Admission
 from omnistage_gateway.app import build_app
-from omnistage_gateway.endpoints.chat import ChatEndpoint
+from omnistage_gateway.endpoints.exchange import Services
 from omnistage_gateway.metrics import GatewayMetrics
 from omnistage_gateway.pipelines.catalog import Catalog, Pipeline
 from omnistage_gateway.pipelines.routing import Routes
@@ -66,15 +66,13 @@ class World:
             incarnation=new_incarnation(), host=this_host(), slab_bytes=1 << 20, directory=folder
         )
         registry = CollectorRegistry()
-        chat = ChatEndpoint(
+        services = Services(
             catalog=catalog,
             admission=self.admission,
             plane=self.plane,
             metrics=GatewayMetrics(registry, admission=self.admission, catalog=catalog),
         )
-        self.app = build_app(
-            catalog=catalog, admission=self.admission, chat=chat, registry=registry
-        )
+        self.app = build_app(services, registry)
 
 
 @pytest.fixture
@@ -184,6 +182,8 @@ async def test_a_path_that_is_none_is_not_found(http: httpx.AsyncClient, path: s
     [
         ("GET", CHAT, "POST"),
         ("DELETE", CHAT, "POST"),
+        ("GET", "/v1/images/generations", "POST"),
+        ("PUT", "/v1/audio/speech", "POST"),
         ("POST", "/v1/models", "GET"),
         ("PUT", "/healthz", "GET"),
     ],
@@ -230,6 +230,8 @@ async def test_the_api_describes_itself(http: httpx.AsyncClient) -> None:
     reference = chat["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     assert reference.rsplit("/", 1)[1] in document["components"]["schemas"]
     assert "get" in document["paths"]["/v1/models"]
+    assert "post" in document["paths"]["/v1/images/generations"]
+    assert "post" in document["paths"]["/v1/audio/speech"]
     text = json.dumps(document)
     assert all(f'"{name}"' in text for name in ("messages", "modalities", "max_completion_tokens"))
 

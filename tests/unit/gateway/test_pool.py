@@ -8,7 +8,7 @@ from fakes.scripted_link import ScriptedLink
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import StageUnavailable
 from omnistage_common.ids import StageName, new_request_id
-from omnistage_common.links.frames import Data, Delivery, End, Error, Phase
+from omnistage_common.links.frames import Data, Delivery, End, Error, Phase, Progress
 from omnistage_common.payloads import Parameters
 from omnistage_gateway.replicas.pool import StagePool
 
@@ -18,7 +18,7 @@ STAGE = StageName("thinker")
 class Nobody:
     """A listener that does not care."""
 
-    def received(self, frame: Data | End | Error) -> None:
+    def received(self, frame: Data | Progress | End | Error) -> None:
         """Forgets it."""
 
 

@@ -16,9 +16,10 @@ from typing import Final
 
 from omnistage_common.errors import EngineFailed, MissingDependency, MissingOutput
 from omnistage_common.payloads import ElementType, Tensor
-from omnistage_gateway.media.formats import AudioFormat, EncodedAudio
+from omnistage_gateway.media.formats import AudioFormat, EncodedAudio, Sound
 
 __all__ = [
+    "MAX_CHANNELS",
     "MAX_SECONDS",
     "AudioStreamEncoder",
     "decode_audio",
@@ -28,6 +29,9 @@ __all__ = [
 
 MAX_SECONDS: Final = 600.0
 """Longest audio input that is decoded when the caller sets no limit of its own."""
+
+MAX_CHANNELS: Final = 8
+"""Of an answer's audio."""
 
 _UNKNOWN_LENGTH: Final = 0xFFFFFFFF
 """In a WAV header: read on to the end of the data."""
@@ -56,23 +60,23 @@ def encode_audio(pieces: Sequence[Tensor], audio_format: AudioFormat) -> bytes:
     """An answer's audio in the format that the client asked for.
 
     Args:
-        pieces: int16 or float32 `[samples]` each, all of one rate, in order. Float samples beyond
-            -1..1 are clipped. For `opus` and `mp3`, a rate that the format does not have is
-            resampled to the next one that it has.
+        pieces: int16 or float32 `[samples]` or `[samples, channels]` each, all of one rate and one
+            number of channels, in order. Float samples beyond -1..1 are clipped. For `opus` and
+            `mp3`, a rate that the format does not have is resampled to the next one that it has.
         audio_format: The format.
 
     Raises:
         MissingOutput: There is not a single sample.
-        EngineFailed: A piece is not audio, or the pieces differ in rate.
+        EngineFailed: A piece is not audio, or the pieces differ in rate or channels.
         MissingDependency: numpy or soundfile is not installed and the format needs it.
     """
     samples = b"".join([_pcm16(piece) for piece in pieces])
     if not samples:
         raise MissingOutput("the stage ended without a sample of audio")
-    rate_hz = pieces[0].header.rate_hz
+    sound = _sound_of(pieces[0])
     for piece in pieces:
-        _check_rate(piece, rate_hz)
-    return _packed(samples, rate_hz, audio_format)
+        _check_same(piece, sound)
+    return _packed(samples, sound, audio_format)
 
 
 class AudioStreamEncoder:
@@ -86,31 +90,30 @@ class AudioStreamEncoder:
 
     def __init__(self, audio_format: AudioFormat) -> None:
         self._format = audio_format
-        self._rate_hz = 0
+        self._sound: Sound | None = None
+        """As the first piece is; None until there is one."""
         self._held: list[bytes] = []
-        self._started = False
 
     def feed(self, piece: Tensor) -> bytes:
         """What to send now that this piece was made; may be empty. The piece's buffer is copied.
 
         Args:
-            piece: int16 or float32 `[samples]`.
+            piece: int16 or float32 `[samples]` or `[samples, channels]`.
 
         Raises:
-            EngineFailed: The piece is not audio, or its rate differs from the first one's.
+            EngineFailed: The piece is not audio, or its rate or its number of channels differs
+                from the first one's.
             MissingDependency: numpy is not installed and the samples are floats.
         """
         samples = _pcm16(piece)
         if not samples:
             return b""
-        if not self._started:
-            self._started = True
-            self._rate_hz = piece.header.rate_hz
-            _check_rate(piece, self._rate_hz)
+        if self._sound is None:
+            self._sound = _sound_of(piece)
             if self._format is AudioFormat.WAV:
-                return _wav_header(self._rate_hz, _UNKNOWN_LENGTH) + samples
+                return _wav_header(self._sound, _UNKNOWN_LENGTH) + samples
         else:
-            _check_rate(piece, self._rate_hz)
+            _check_same(piece, self._sound)
         if self._format.streams:
             return bytes(samples)
         self._held.append(bytes(samples))
@@ -123,21 +126,21 @@ class AudioStreamEncoder:
             MissingOutput: There was not a single sample.
             MissingDependency: soundfile is not installed and the format needs it.
         """
-        if not self._started:
+        if self._sound is None:
             raise MissingOutput("the stage ended without a sample of audio")
         if self._format.streams:
             return b""
         samples = b"".join(self._held)
         self._held.clear()
-        return _packed(samples, self._rate_hz, self._format)
+        return _packed(samples, self._sound, self._format)
 
 
 def _pcm16(piece: Tensor) -> bytes | memoryview:
     header = piece.header
-    if len(header.shape) != 1 or header.length != len(piece.data):
+    if not 1 <= len(header.shape) <= 2 or header.length != len(piece.data):  # noqa: PLR2004
         raise EngineFailed(
-            f"audio must be samples of shape [n]; the stage made {list(header.shape)} "
-            f"in {len(piece.data)} bytes"
+            "audio must be samples of shape [n] or [n, channels]; the stage made "
+            f"{list(header.shape)} in {len(piece.data)} bytes"
         )
     if header.element_type is ElementType.INT16:
         return piece.data
@@ -149,32 +152,49 @@ def _pcm16(piece: Tensor) -> bytes | memoryview:
     )
 
 
-def _check_rate(piece: Tensor, rate_hz: int) -> None:
-    if piece.header.rate_hz <= 0:
+def _sound_of(piece: Tensor) -> Sound:
+    header = piece.header
+    if header.rate_hz <= 0:
         raise EngineFailed("audio must have a rate; the stage made samples with rate_hz 0")
-    if piece.header.rate_hz != rate_hz:
+    channels = header.shape[1] if len(header.shape) > 1 else 1
+    if channels > MAX_CHANNELS:
         raise EngineFailed(
-            f"audio must keep its rate; the stage went from {rate_hz} Hz "
-            f"to {piece.header.rate_hz} Hz"
+            f"audio must have at most {MAX_CHANNELS} channels; the stage made {channels}"
+        )
+    return Sound(rate_hz=header.rate_hz, channels=channels)
+
+
+def _check_same(piece: Tensor, sound: Sound) -> None:
+    found = _sound_of(piece)
+    if found.rate_hz != sound.rate_hz:
+        raise EngineFailed(
+            f"audio must keep its rate; the stage went from {sound.rate_hz} Hz "
+            f"to {found.rate_hz} Hz"
+        )
+    if found.channels != sound.channels:
+        raise EngineFailed(
+            f"audio must keep its channels; the stage went from {sound.channels} "
+            f"to {found.channels}"
         )
 
 
-def _packed(samples: bytes, rate_hz: int, audio_format: AudioFormat) -> bytes:
+def _packed(samples: bytes, sound: Sound, audio_format: AudioFormat) -> bytes:
     if audio_format is AudioFormat.PCM16:
         return samples
     if audio_format is AudioFormat.WAV:
-        return _wav_header(rate_hz, len(samples)) + samples
-    packed: bytes = _codec().compress(samples, rate_hz, audio_format)
+        return _wav_header(sound, len(samples)) + samples
+    packed: bytes = _codec().compress(samples, sound, audio_format)
     return packed
 
 
-def _wav_header(rate_hz: int, length: int) -> bytes:
-    """The 44 bytes before mono 16-bit samples.
+def _wav_header(sound: Sound, length: int) -> bytes:
+    """The 44 bytes before 16-bit samples.
 
     Args:
-        rate_hz: Samples per second.
+        sound: What the samples are.
         length: Bytes of samples; `_UNKNOWN_LENGTH` when they are still to come.
     """
+    frame_bytes = 2 * sound.channels
     return struct.pack(
         "<4sI8sIHHIIHH4sI",
         b"RIFF",
@@ -182,10 +202,10 @@ def _wav_header(rate_hz: int, length: int) -> bytes:
         b"WAVEfmt ",
         16,
         1,
-        1,
-        rate_hz,
-        rate_hz * 2,
-        2,
+        sound.channels,
+        sound.rate_hz,
+        sound.rate_hz * frame_bytes,
+        frame_bytes,
         16,
         b"data",
         length,

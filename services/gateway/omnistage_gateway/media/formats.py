@@ -1,10 +1,18 @@
-"""What audio can be encoded as, by its names in requests; and an input that nobody looked into yet."""
+"""What media can be encoded as, by its names in requests; and inputs that nobody looked into yet."""
 
 from enum import Enum
+from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["AudioFormat", "AudioInputFormat", "EncodedAudio"]
+__all__ = [
+    "AudioFormat",
+    "AudioInputFormat",
+    "EncodedAudio",
+    "EncodedImage",
+    "ImageFormat",
+    "Sound",
+]
 
 
 class AudioFormat(Enum):
@@ -24,6 +32,20 @@ class AudioFormat(Enum):
         """Whether pieces can be sent as they are made; the others are compressed at the end."""
         return self in {AudioFormat.WAV, AudioFormat.PCM16}
 
+    @property
+    def media_type(self) -> str:
+        """What HTTP calls it."""
+        return _AUDIO_TYPES[self]
+
+
+_AUDIO_TYPES: Final = {
+    AudioFormat.WAV: "audio/wav",
+    AudioFormat.PCM16: "audio/pcm",
+    AudioFormat.FLAC: "audio/flac",
+    AudioFormat.MP3: "audio/mpeg",
+    AudioFormat.OPUS: "audio/ogg",
+}
+
 
 class AudioInputFormat(Enum):
     """What a request's audio can be encoded as; the value is its name in a request."""
@@ -37,6 +59,26 @@ class AudioInputFormat(Enum):
     """Opus in an Ogg container."""
 
 
+class ImageFormat(Enum):
+    """What an answer's images can be encoded as; the value is its name in a request."""
+
+    PNG = "png"
+    JPEG = "jpeg"
+    WEBP = "webp"
+
+    @property
+    def media_type(self) -> str:
+        """What HTTP calls it."""
+        return f"image/{self.value}"
+
+
+class Sound(Struct, frozen=True, kw_only=True):
+    """What the samples of an answer's audio are; they are 16-bit, those of one moment side by side."""
+
+    rate_hz: int
+    channels: int
+
+
 class EncodedAudio(Struct, frozen=True, kw_only=True):
     """An audio input as the client sent it, not looked into yet."""
 
@@ -45,3 +87,12 @@ class EncodedAudio(Struct, frozen=True, kw_only=True):
     """What the client says it is."""
     field: str
     """Where it stands in the request, e.g. `messages[0].content[1].input_audio`."""
+
+
+class EncodedImage(Struct, frozen=True, kw_only=True):
+    """An image input as the client sent it, not looked into yet."""
+
+    base64: str
+    """A file, in base64."""
+    field: str
+    """Where it stands in the request, e.g. `messages[0].content[1].image_url.url`."""

@@ -13,7 +13,7 @@ import soundfile
 
 from omnistage_common.errors import EngineFailed, InvalidRequest, truncated
 from omnistage_common.payloads import ElementType, Tensor, TensorHeader
-from omnistage_gateway.media.formats import AudioFormat, AudioInputFormat, EncodedAudio
+from omnistage_gateway.media.formats import AudioFormat, AudioInputFormat, EncodedAudio, Sound
 
 __all__ = ["compress", "decode", "float_to_pcm16"]
 
@@ -87,26 +87,29 @@ def float_to_pcm16(data: bytes | memoryview) -> bytes:
     return scaled.astype("<i2").tobytes()
 
 
-def compress(samples: bytes, rate_hz: int, audio_format: AudioFormat) -> bytes:
-    """Mono 16-bit samples as a compressed file.
+def compress(samples: bytes, sound: Sound, audio_format: AudioFormat) -> bytes:
+    """16-bit samples as a compressed file.
 
     Raises:
         EngineFailed: libsndfile refuses them, e.g. for their rate.
     """
     container, subtype = _TARGETS[audio_format]
-    pcm = np.frombuffer(samples, dtype="<i2")
+    pcm = np.frombuffer(samples, dtype="<i2").reshape(-1, sound.channels)
+    rate_hz = sound.rate_hz
     rates = _RATES_HZ.get(audio_format)
     if rates is not None and rate_hz not in rates:
         target_hz = next((rate for rate in rates if rate > rate_hz), rates[-1])
         pcm = _resampled(pcm, rate_hz, target_hz)
         rate_hz = target_hz
+    # Two channels of 16 bits come out of libsndfile's MP3 encoder as noise; of 32 bits, as they are.
+    pcm = pcm.astype("<i4") << 16
     target = io.BytesIO()
     try:
         soundfile.write(target, pcm, rate_hz, format=container, subtype=subtype)
     except soundfile.SoundFileRuntimeError as error:
         raise EngineFailed(
-            f"{len(pcm)} samples at {rate_hz} Hz cannot be encoded as {audio_format.value}: "
-            f"{_reason(error)}"
+            f"{len(pcm)} samples of {sound.channels} channels at {rate_hz} Hz cannot be encoded as"
+            f" {audio_format.value}: {_reason(error)}"
         ) from error
     return target.getvalue()
 
@@ -164,11 +167,11 @@ def _mono(file: Any, encoded: EncodedAudio, max_seconds: float) -> bytearray:
 
 
 def _resampled(samples: _Samples, rate_hz: int, target_hz: int) -> _Samples:
-    """Band-limited, by the spectrum of the whole signal."""
+    """`[samples, channels]` at another rate; band-limited, by the spectrum of the whole signal."""
     margin = int(_SILENCE * rate_hz)
-    padded = np.pad(samples.astype(np.float64), margin)
+    padded = np.pad(samples.astype(np.float64), ((margin, margin), (0, 0)))
     length = round(len(padded) * target_hz / rate_hz)
-    moved = np.fft.irfft(np.fft.rfft(padded), length) * (length / len(padded))
+    moved = np.fft.irfft(np.fft.rfft(padded, axis=0), length, axis=0) * (length / len(padded))
     first = round(margin * target_hz / rate_hz)
     count = max(1, round(len(samples) * target_hz / rate_hz))
     return np.rint(np.clip(moved[first : first + count], -32_768, 32_767)).astype("<i2")

@@ -4,6 +4,7 @@ The official client ignores what it does not know, so the answer carries one ext
 `omnistage`: the request's id, what was recognised in the client's audio, and what each stage took.
 """
 
+from base64 import b64encode
 from typing import Final, Literal
 
 import msgspec
@@ -19,6 +20,7 @@ __all__ = [
     "AnswerMessage",
     "AnswerUsage",
     "ChatCompletionAnswer",
+    "MediaPart",
     "RequestReport",
     "StageReport",
     "TokenDetails",
@@ -26,6 +28,7 @@ __all__ = [
     "chat_completion",
     "completion_id",
     "finish_word",
+    "media_part",
 ]
 
 
@@ -101,6 +104,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     text: str
     audio: bytes | None = None
     """Encoded in the format that was asked for; None when audio was not asked for."""
+    media: tuple["MediaPart", ...] = ()
+    """Images and videos; with any of them, the content of the message is a list of parts."""
     finish_reason: FinishReason
     usage: AnswerUsage
     report: RequestReport
@@ -117,11 +122,38 @@ class AnswerAudio(Struct, frozen=True):
     transcript: str
 
 
+class MediaUrl(Struct, frozen=True):
+    """Where an image or a video is, on the wire: within the URL itself."""
+
+    url: str
+
+
+class ImagePart(Struct, frozen=True, tag_field="type", tag="image_url"):
+    """An image within a message, on the wire."""
+
+    image_url: MediaUrl
+
+
+class VideoPart(Struct, frozen=True, tag_field="type", tag="video_url"):
+    """A video within a message, on the wire."""
+
+    video_url: MediaUrl
+
+
+class TextPart(Struct, frozen=True, tag_field="type", tag="text"):
+    """Text within a message that has other parts too, on the wire."""
+
+    text: str
+
+
+MediaPart = ImagePart | VideoPart
+
+
 class AnswerMessage(Struct, frozen=True):
     """The message of an answer, on the wire."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | tuple[TextPart | ImagePart | VideoPart, ...]
     refusal: None = None
     audio: AnswerAudio | UnsetType = UNSET
 
@@ -165,13 +197,31 @@ def finish_word(reason: FinishReason) -> str:
     return reason.value or FinishReason.STOP.value
 
 
+def media_part(media_type: str, data: bytes) -> MediaPart:
+    """An encoded image or video as a part of a message.
+
+    Args:
+        media_type: What HTTP calls it, e.g. `image/png`.
+        data: The file.
+    """
+    url = MediaUrl(f"data:{media_type};base64,{b64encode(data).decode()}")
+    return VideoPart(url) if media_type.startswith("video/") else ImagePart(url)
+
+
 def chat_completion(answer: Answer) -> bytes:
-    """The body of an answer. With audio, `content` and `audio.transcript` both hold the text."""
+    """The body of an answer.
+
+    With audio, `content` and `audio.transcript` both hold the text; with images or videos, `content`
+    is a list of parts, the text first if there is any.
+    """
     request_id = answer.report.request_id
     audio: AnswerAudio | UnsetType = UNSET
     if answer.audio is not None:
         audio = AnswerAudio(audio_id(request_id), answer.audio, answer.created, answer.text)
-    message = AnswerMessage("assistant", answer.text, None, audio)
+    content: str | tuple[TextPart | MediaPart, ...] = answer.text
+    if answer.media:
+        content = (TextPart(answer.text), *answer.media) if answer.text else answer.media
+    message = AnswerMessage("assistant", content, None, audio)
     return _ENCODE(
         ChatCompletionAnswer(
             completion_id(request_id),

@@ -2,7 +2,7 @@
 
 A stream of many short deltas is mostly the same few hundred bytes again and again, so an encoder per
 request lays out the constant parts once and puts each delta between them. The order of events is
-role, any number of text and audio deltas, finish, usage when asked for, `DONE`; an error event takes
+role, any number of deltas and steps, finish, usage when asked for, `DONE`; an error event takes
 the place of all that is left. The encoder does not check the order, it is told what happened.
 """
 
@@ -10,8 +10,7 @@ from typing import Final
 
 import msgspec
 
-from omnistage_common.errors import OmnistageError
-from omnistage_common.ids import ModelName, RequestId
+from omnistage_common.ids import ModelName, RequestId, StageName
 from omnistage_common.links.frames import FinishReason
 from omnistage_gateway.openai.answers import (
     AnswerUsage,
@@ -19,24 +18,21 @@ from omnistage_gateway.openai.answers import (
     audio_id,
     completion_id,
     finish_word,
+    media_part,
 )
-from omnistage_gateway.openai.errors import error_body
+from omnistage_gateway.openai.events import one_line
 
-__all__ = ["DONE", "ChunkEncoder", "error_event"]
+__all__ = ["DONE", "ChunkEncoder"]
 
 DONE: Final = b"data: [DONE]\n\n"
 """The last event of a stream that ended well."""
 
-_ALIGNMENT: Final = 6
-"""Audio deltas hold a multiple of this many bytes, but for the last: whole 16-bit samples (2), and
-base64 without padding (3), so that joining the deltas' base64 is as right as joining their bytes."""
+_ALIGNMENT: Final = 12
+"""Audio deltas hold a multiple of this many bytes, but for the last: whole 16-bit samples of one
+channel or two (4), and base64 without padding (3), so that joining the deltas' base64 is as right as
+joining their bytes."""
 
 _encode: Final = msgspec.json.Encoder().encode
-
-
-def error_event(error: OmnistageError) -> bytes:
-    """The event that ends a stream that failed; the official client raises it."""
-    return b"data: " + _one_line(error_body(error)) + b"\n\n"
 
 
 class ChunkEncoder:
@@ -59,7 +55,7 @@ class ChunkEncoder:
             "created": created,
             "model": model,
         }
-        self._head = b"data: " + _one_line(_encode(head))[:-1]
+        self._head = b"data: " + one_line(_encode(head))[:-1]
         self._delta = self._head + b',"choices":[{"index":0,"delta":'
         self._content = self._delta + b'{"content":'
         self._data = self._delta + b'{"audio":{"data":'
@@ -77,7 +73,7 @@ class ChunkEncoder:
         """A piece of the text; as the audio's transcript too when audio was asked for."""
         text = _encode(delta)
         if not delta.isascii():
-            text = _one_line(text)
+            text = one_line(text)
         if self._audio:
             return self._content + text + b',"audio":{"transcript":' + text + b"}}" + _OPEN_END
         return self._content + text + b"}" + _OPEN_END
@@ -88,6 +84,15 @@ class ChunkEncoder:
         rest = len(data) % _ALIGNMENT
         self._rest = data[len(data) - rest :] if rest else b""
         return self._audio_delta(data[:-rest] if rest else data)
+
+    def media(self, media_type: str, data: bytes) -> bytes:
+        """An image or a video, whole, as a part of the content."""
+        return self._content + b"[" + _encode(media_part(media_type, data)) + b"]}" + _OPEN_END
+
+    def progress(self, stage: StageName, done: int, total: int) -> bytes:
+        """How far a stage is, as an extension of a chunk that adds nothing."""
+        step = _encode({"progress": {"stage": stage, "done": done, "total": total}})
+        return self._delta + b"{}" + _OPEN_CHOICE + b',"omnistage":' + step + b"}\n\n"
 
     def finish(self, reason: FinishReason, report: RequestReport | None = None) -> bytes:
         """What is left of the audio, and the event that ends the answer.
@@ -102,12 +107,12 @@ class ChunkEncoder:
             expiry = b'{"audio":{"expires_at":%d}}' % self._created
             last_audio += self._delta + expiry + _OPEN_END
         end = b'{},"logprobs":null,"finish_reason":"%b"}]' % finish_word(reason).encode()
-        extension = b"" if report is None else b',"omnistage":' + _one_line(_encode(report))
+        extension = b"" if report is None else b',"omnistage":' + one_line(_encode(report))
         return last_audio + self._delta + end + extension + b"}\n\n"
 
     def usage(self, usage: AnswerUsage, report: RequestReport) -> bytes:
         """The event after `finish` for a client that asked for usage."""
-        tail = _one_line(_encode({"choices": (), "usage": usage, "omnistage": report}))
+        tail = one_line(_encode({"choices": (), "usage": usage, "omnistage": report}))
         return self._head + b"," + tail[1:] + b"\n\n"
 
     def _audio_delta(self, data: bytes) -> bytes:
@@ -121,19 +126,5 @@ class ChunkEncoder:
         return self._data + encoded + name + b"}}" + _OPEN_END
 
 
-_OPEN_END: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
-
-
-def _one_line(text: bytes) -> bytes:
-    """JSON without the characters that some clients take for the end of a line.
-
-    Several HTTP libraries split event streams at every line boundary of Unicode, not only at the
-    two that server-sent events have.
-    """
-    if text.isascii():
-        return text
-    return (
-        text.replace(b"\xc2\x85", b"\\u0085")
-        .replace(b"\xe2\x80\xa8", b"\\u2028")
-        .replace(b"\xe2\x80\xa9", b"\\u2029")
-    )
+_OPEN_CHOICE: Final = b',"logprobs":null,"finish_reason":null}]'
+_OPEN_END: Final = _OPEN_CHOICE + b"}\n\n"

@@ -1,23 +1,15 @@
-"""Fields that clients send and this server does not support, each with what to do instead.
+"""Fields that clients send to chat completions and that are not supported, each with what to do instead.
 
 All of them would change the answer, so ignoring one would give an answer to another request than the
 one that was sent. A client that sends one with the value that means "off" gets its answer.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct
+from omnistage_gateway.openai.refusals import Unsupported
 
-__all__ = ["UNSUPPORTED", "Unsupported"]
-
-
-class Unsupported(Struct, frozen=True, kw_only=True):
-    """A known field that is not supported."""
-
-    remedy: str
-    off: tuple[Any, ...] = ()
-    """Values, besides null, that ask for nothing and are therefore accepted."""
+__all__ = ["UNSUPPORTED"]
 
 
 _AS_GENERATED: Final = "leave it out; the answer is the text as generated"

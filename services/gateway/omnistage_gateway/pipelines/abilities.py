@@ -74,5 +74,3 @@ class Abilities(Struct, frozen=True, kw_only=True):
                 f"`{field}` means nothing to this model, which does not denoise; leave it out",
                 field=field,
             )
-
-

@@ -26,6 +26,7 @@ from omnistage_common.links.frames import Data, End, Error, Inlet, Outlet
 from omnistage_common.links.frames import Progress as ProgressFrame
 from omnistage_common.links.replica_link import CREDIT, ReplicaLink, Streams
 from omnistage_common.payloads import Output, Parameters, TensorRef
+from omnistage_common.pipeline.plan import OutputPlan
 from omnistage_common.tensors import TensorPlane
 from omnistage_gateway.openai.answers import AnswerUsage, StageReport
 from omnistage_gateway.pipelines.routing import Route, RouteStage, Stream
@@ -245,17 +246,25 @@ class Sequence:
         for stage in group:
             self._open(stage)
 
+    async def _deliver(self, plan: OutputPlan, output: Output, answer: AnswerSink) -> None:
+        """Hands the answer one piece, whose bytes it may read until it returns."""
+        content = output.payload.content
+        if not isinstance(content, TensorRef):
+            answer.deliver(plan, content, output.index)
+            return
+        owner = object()
+        try:
+            tensor = await self._plane.fetch(content, owner=owner, deadline=self._request.deadline)
+            answer.deliver(plan, tensor, output.index)
+        finally:
+            self._plane.release_owner(owner)
+
     async def _handle(self, call: _Call, frame: _Frame, answer: AnswerSink) -> None:
         if self._calls.get(call.stage.name) is not call:
             return
         if isinstance(frame, Data):
             for plan, output in self.progress.data(call.stage.name, frame.outputs):
-                content = output.payload.content
-                if isinstance(content, TensorRef):
-                    content = await self._plane.fetch(
-                        content, owner=self, deadline=self._request.deadline
-                    )
-                answer.deliver(plan, content, output.index)
+                await self._deliver(plan, output, answer)
             call.consumed()
         elif isinstance(frame, End):
             for name in self.progress.end(call.stage.name, frame):

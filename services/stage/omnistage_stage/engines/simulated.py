@@ -80,6 +80,8 @@ class SimulatedArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Raise at this step of every request; to see what a broken model does."""
     outputs: dict[str, SimulatedOutput] = {}
     """Output name -> what is emitted under it; every output of the template, and no other."""
+    reports_progress: bool = False
+    """Say after each step how many are done."""
     follows: str | None = None
     """Port that paces the steps: a step waits for a row (or piece of text) of its own there, as
     long as more may come."""
@@ -237,6 +239,8 @@ class SimulatedEngine:
             for name, payload in self._at_step:
                 job.outputs.emit(name, payload)
         job.step += 1
+        if job.outputs is not None and self._args.reports_progress:
+            job.outputs.progress(job.step, job.steps)
         if job.step >= job.steps:
             self._jobs.pop(job, None)
             job.done.set_result(None)

@@ -191,6 +191,36 @@ def test_a_compressed_stream_is_one_delta_at_the_end(audio_format: AudioFormat) 
     assert np.array_equal(streamed, whole)
 
 
+def stereo(rate_hz: int = 24_000) -> Tensor:
+    """The tone on the left and its double on the right."""
+    samples = np.stack([tone(rate_hz) / 2, tone(rate_hz)], axis=1).astype("<f4")
+    header = TensorHeader(element_type=ElementType.FLOAT32, shape=samples.shape, rate_hz=rate_hz)
+    return Tensor(header=header, data=samples.tobytes())
+
+
+@pytest.mark.parametrize("rate_hz", [24_000, 44_100])
+@pytest.mark.parametrize("audio_format", [each for each in AudioFormat if each.value != "pcm16"])
+def test_every_channel_is_kept(audio_format: AudioFormat, rate_hz: int) -> None:
+    samples, played_hz = read(encode_audio([stereo(rate_hz)], audio_format))
+    assert samples.shape[1] == 2
+    assert len(samples) / played_hz == pytest.approx(0.5, rel=0.01)
+    left, right = np.abs(samples).max(axis=0)
+    assert (left, right) == (pytest.approx(0.25, abs=0.06), pytest.approx(0.5, abs=0.12))
+    assert pitch(samples[:, 0], played_hz) == pytest.approx(440, abs=3)
+
+
+def test_channels_lie_side_by_side_in_pcm16_and_in_a_streamed_wav() -> None:
+    pcm = encode_audio([stereo()], AudioFormat.PCM16)
+    encoder = AudioStreamEncoder(AudioFormat.WAV)
+    streamed = encoder.feed(stereo()) + encoder.feed(stereo()) + encoder.finish()
+    samples, rate_hz = read(streamed)
+    left, right = np.frombuffer(pcm, "<i2").reshape(-1, 2).T / 32_767
+    assert np.allclose(left, tone() / 2, atol=1e-4)
+    assert np.allclose(right, tone(), atol=1e-4)
+    assert (samples.shape, rate_hz) == ((24_000, 2), 24_000)
+    assert streamed.endswith(pcm)
+
+
 @pytest.mark.parametrize("audio_format", AudioFormat)
 def test_silence_in_place_of_audio_is_an_error(audio_format: AudioFormat) -> None:
     empty = as_int16(np.zeros(0))
@@ -214,7 +244,9 @@ def odd(**fields: Any) -> Tensor:
     [
         (odd(rate_hz=0), "rate_hz 0"),
         (odd(rate_hz=16_000), "24000 Hz to 16000 Hz"),
-        (odd(shape=(2, 2)), r"\[2, 2\]"),
+        (odd(shape=(2, 2)), "from 1 to 2"),
+        (odd(shape=(1, 9)), "at most 8 channels"),
+        (odd(shape=(1, 2, 2)), r"\[1, 2, 2\]"),
         (odd(shape=()), r"\[\]"),
         (odd(element_type=ElementType.UINT8), "uint8"),
         (Tensor(header=odd().header, data=b"abc"), "in 3 bytes"),

@@ -1,6 +1,7 @@
 """Answers that the official client reads as its own."""
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from omnistage_gateway.openai.answers import (
     RequestReport,
     StageReport,
     chat_completion,
+    media_part,
 )
 
 REPORT = RequestReport(
@@ -41,7 +43,7 @@ REPORT = RequestReport(
 )
 
 
-def answer(**fields: Any) -> ChatCompletion:
+def raw(**fields: Any) -> bytes:
     given: dict[str, Any] = {
         "created": 1_700_000_000,
         "model": ModelName("omni"),
@@ -51,7 +53,11 @@ def answer(**fields: Any) -> ChatCompletion:
         "report": REPORT,
         **fields,
     }
-    return ChatCompletion.model_validate_json(chat_completion(Answer(**given)), strict=True)
+    return chat_completion(Answer(**given))
+
+
+def answer(**fields: Any) -> ChatCompletion:
+    return ChatCompletion.model_validate_json(raw(**fields), strict=True)
 
 
 def test_a_text_answer_is_a_chat_completion() -> None:
@@ -131,3 +137,20 @@ def test_the_extension_says_what_each_stage_took() -> None:
 def test_text_of_any_script_survives() -> None:
     text = '"\\ \n\u2028 ünïcode 日本 🙂 \x00'
     assert answer(text=text).choices[0].message.content == text
+
+
+def test_with_images_the_content_is_a_list_of_parts_with_the_text_first() -> None:
+    media = (media_part("image/png", b"one"), media_part("video/mp4", b"two"))
+    body = json.loads(raw(media=media))
+    content = body["choices"][0]["message"]["content"]
+    assert content == [
+        {"type": "text", "text": "Paris."},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,b25l"}},
+        {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,dHdv"}},
+    ]
+
+
+def test_images_without_a_word_are_the_whole_content() -> None:
+    body = json.loads(raw(text="", media=(media_part("image/png", b"one"),)))
+    (part,) = body["choices"][0]["message"]["content"]
+    assert part["type"] == "image_url"

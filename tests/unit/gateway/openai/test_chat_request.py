@@ -7,9 +7,21 @@ import msgspec
 import pytest
 
 from omnistage_common.errors import InvalidRequest
-from omnistage_common.payloads import AudioPart, Message, Parameters, TextPart
+from omnistage_common.payloads import (
+    AudioPart,
+    DiffusionParameters,
+    ImagePart,
+    Message,
+    Parameters,
+    TextPart,
+)
 from omnistage_common.pipeline.plan import Modality
-from omnistage_gateway.media.formats import AudioFormat, AudioInputFormat, EncodedAudio
+from omnistage_gateway.media.formats import (
+    AudioFormat,
+    AudioInputFormat,
+    EncodedAudio,
+    EncodedImage,
+)
 from omnistage_gateway.openai.chat_request import ChatRequest, parse_chat_request
 
 QUESTION = {"role": "user", "content": "What is the capital of France?"}
@@ -32,9 +44,10 @@ def test_the_smallest_request_asks_for_text_with_the_engines_defaults() -> None:
         Message(role="user", parts=(TextPart(text="What is the capital of France?"),)),
     )
     assert request.parameters == Parameters()
-    assert request.modalities == {Modality.TEXT}
-    assert (request.audio_inputs, request.audio_format) == ((), None)
+    assert request.modalities is None
+    assert (request.audio_inputs, request.image_inputs, request.audio_format) == ((), (), None)
     assert (request.stream, request.include_usage) == (False, False)
+    assert (request.first_frames, request.denoising_field) == (None, "")
 
 
 def test_every_parameter_reaches_the_engines() -> None:
@@ -87,19 +100,111 @@ def test_recordings_keep_their_place_and_are_numbered_over_all_messages() -> Non
 @pytest.mark.parametrize("audio_format", AudioFormat)
 def test_every_audio_format_can_be_asked_for(audio_format: AudioFormat) -> None:
     request = parse(modalities=["audio"], audio={"voice": "alloy", "format": audio_format.value})
-    assert request.modalities == {Modality.TEXT, Modality.AUDIO}
+    assert request.modalities == frozenset({Modality.AUDIO})
     assert request.audio_format is audio_format
 
 
-def test_audio_settings_without_the_modality_leave_the_answer_a_text() -> None:
+def test_audio_settings_without_the_modality_ask_for_no_audio() -> None:
     request = parse(audio={"voice": "alloy", "format": "wav"})
-    assert request.modalities == {Modality.TEXT}
-    assert (request.audio_format, request.parameters.voice) == (None, None)
+    assert request.modalities is None
+    assert request.audio_format is AudioFormat.WAV
 
 
-def test_a_voice_can_be_named_by_its_id() -> None:
+def test_a_voice_can_be_named_by_its_id_or_left_to_the_model() -> None:
     request = parse(modalities=["audio"], audio={"voice": {"id": "v1"}, "format": "wav"})
     assert request.parameters.voice == "v1"
+    request = parse(modalities=["audio"], audio={"format": "wav"})
+    assert request.parameters.voice is None
+
+
+def test_every_modality_can_be_asked_for() -> None:
+    audio = {"format": "wav"}
+    every = parse(modalities=["text", "image", "video", "audio"], audio=audio)
+    assert every.modalities == frozenset(Modality)
+    assert parse(modalities=["image"]).modalities == frozenset({Modality.IMAGE})
+
+
+def image(data: str = "AAAA", kind: str = "png", **fields: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{data}", **fields}}
+
+
+def test_images_keep_their_place_among_recordings_and_words() -> None:
+    request = parse(
+        messages=[
+            {"role": "user", "content": [image("AAAA"), RECORDING, image("BBBB", "jpeg")]},
+            {"role": "assistant", "content": "Nice."},
+            {"role": "user", "content": [{"type": "text", "text": "And?"}, image("CCCC", "webp")]},
+        ]
+    )
+    assert [message.parts for message in request.conversation.messages] == [
+        (ImagePart(index=0), AudioPart(index=0), ImagePart(index=1)),
+        (TextPart(text="Nice."),),
+        (TextPart(text="And?"), ImagePart(index=2)),
+    ]
+    assert request.conversation.image_count == 3
+    assert request.image_inputs == (
+        EncodedImage(base64="AAAA", field="messages[0].content[0].image_url.url"),
+        EncodedImage(base64="BBBB", field="messages[0].content[2].image_url.url"),
+        EncodedImage(base64="CCCC", field="messages[2].content[1].image_url.url"),
+    )
+
+
+@pytest.mark.parametrize("detail", ["auto", "low", "high", None])
+def test_the_detail_of_an_image_changes_nothing(detail: str | None) -> None:
+    messages = [{"role": "user", "content": [image(detail=detail)]}]
+    assert parse(messages=messages) == parse(messages=[{"role": "user", "content": [image()]}])
+
+
+def test_the_head_of_a_data_uri_may_be_written_in_capitals() -> None:
+    part = {"type": "image_url", "image_url": {"url": "DATA:Image/PNG;Base64,AAAA"}}
+    (encoded,) = parse(messages=[{"role": "user", "content": [part]}]).image_inputs
+    assert encoded.base64 == "AAAA"
+
+
+def test_what_is_about_denoising_reaches_the_engines_and_is_named() -> None:
+    request = parse(
+        size="512x256",
+        negative_prompt="blurry",
+        num_inference_steps=20,
+        guidance_scale=7.5,
+        true_cfg_scale=4,
+        num_frames=33,
+        seconds=2.5,
+        seed=7,
+    )
+    assert request.parameters.seed == 7
+    assert request.parameters.diffusion == DiffusionParameters(
+        width=512,
+        height=256,
+        steps=20,
+        guidance_scale=7.5,
+        true_cfg_scale=4.0,
+        negative_prompt="blurry",
+        frames=33,
+        seconds=2.5,
+    )
+    assert request.denoising_field == "size"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"width": 64}, DiffusionParameters(width=64)),
+        ({"width": 64, "height": 32}, DiffusionParameters(width=64, height=32)),
+        ({"size": "auto"}, DiffusionParameters()),
+        ({"seconds": 10}, DiffusionParameters(seconds=10.0)),
+    ],
+)
+def test_a_part_of_it_leaves_the_rest_to_the_pipeline(
+    fields: dict[str, Any], expected: DiffusionParameters
+) -> None:
+    request = parse(**fields)
+    assert request.parameters.diffusion == expected
+    assert request.denoising_field == next(iter(fields))
+
+
+def test_a_wish_for_the_first_piece_of_sound_is_kept() -> None:
+    assert parse(initial_codec_chunk_frames=4).first_frames == 4
 
 
 def test_a_stream_ends_with_usage_when_that_is_asked_for() -> None:
@@ -120,7 +225,9 @@ def test_one_stop_string_is_one_stop_string() -> None:
 def test_null_means_left_out() -> None:
     optional = (
         "stream stream_options modalities audio max_completion_tokens max_tokens temperature top_p "
-        "n stop seed presence_penalty frequency_penalty metadata user tools logprobs logit_bias"
+        "n stop seed presence_penalty frequency_penalty metadata user tools logprobs logit_bias "
+        "size width height num_frames seconds negative_prompt num_inference_steps guidance_scale "
+        "true_cfg_scale initial_codec_chunk_frames"
     )
     assert parse(**dict.fromkeys(optional.split())) == parse()
 
@@ -167,7 +274,7 @@ def test_an_unsupported_field_that_is_off_is_taken(field: dict[str, Any]) -> Non
 
 
 def test_an_answer_that_a_client_sends_back_is_read_as_its_text() -> None:
-    def assistant(**fields: Any) -> tuple[TextPart | AudioPart, ...]:
+    def assistant(**fields: Any) -> tuple[TextPart | AudioPart | ImagePart, ...]:
         sent = [QUESTION, {"role": "assistant", **fields}, QUESTION]
         return parse(messages=sent).conversation.messages[1].parts
 

@@ -12,10 +12,11 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 
 from omnistage_common.errors import StageUnavailable
-from omnistage_common.ids import ModelName, RequestId
+from omnistage_common.ids import ModelName, RequestId, StageName
 from omnistage_common.links.frames import FinishReason
 from omnistage_gateway.openai.answers import AnswerUsage, RequestReport
-from omnistage_gateway.openai.chunks import DONE, ChunkEncoder, error_event
+from omnistage_gateway.openai.chunks import DONE, ChunkEncoder
+from omnistage_gateway.openai.events import error_event
 
 REPORT = RequestReport(request_id=RequestId("abc"), total_ms=4.0)
 
@@ -89,7 +90,11 @@ def test_text_is_its_own_transcript_when_the_answer_is_spoken() -> None:
 
 def test_only_the_first_audio_delta_names_the_audio_and_only_the_last_its_expiry() -> None:
     encode = encoder(audio=True)
-    stream = encode.audio(b"abcdef") + encode.audio(b"ghijkl") + encode.finish(FinishReason.STOP)
+    stream = (
+        encode.audio(b"abcdefghijkl")
+        + encode.audio(b"mnopqrstuvwx")
+        + encode.finish(FinishReason.STOP)
+    )
     deltas = [part.choices[0].delta.audio for part in chunks(stream)]
     assert [delta and (delta.id, delta.expires_at) for delta in deltas] == [
         ("audio-abc", None),
@@ -108,7 +113,29 @@ def test_audio_of_any_piece_size_joins_both_as_bytes_and_as_base64(size: int) ->
     parts = sounds(stream)
     assert b"".join(base64.b64decode(part, validate=True) for part in parts) == sound
     assert base64.b64decode("".join(parts), validate=True) == sound
-    assert all(len(base64.b64decode(part)) % 2 == 0 for part in parts)
+    assert all(len(base64.b64decode(part)) % 4 == 0 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("media_type", "kind"), [("image/png", "image_url"), ("video/mp4", "video_url")]
+)
+def test_an_image_or_a_video_is_a_part_of_the_content(media_type: str, kind: str) -> None:
+    data = bytes(range(256))
+    event = json.loads(encoder().media(media_type, data).removeprefix(b"data: "))
+    (part,) = event["choices"][0]["delta"]["content"]
+    assert part.keys() == {"type", kind}
+    assert part["type"] == kind
+    head, _, encoded = part[kind]["url"].partition(",")
+    assert head == f"data:{media_type};base64"
+    assert base64.b64decode(encoded, validate=True) == data
+
+
+def test_a_step_adds_nothing_and_says_how_far_it_is() -> None:
+    part = chunk(encoder().progress(StageName("denoiser"), 3, 20))
+    (choice,) = part.choices
+    assert choice.finish_reason is None
+    assert choice.delta.to_dict() == {}
+    assert extension(part) == {"progress": {"stage": "denoiser", "done": 3, "total": 20}}
 
 
 def test_an_answer_without_sound_mentions_none() -> None:

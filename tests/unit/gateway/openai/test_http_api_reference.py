@@ -2,15 +2,29 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from omnistage_common.errors import STATUS
-from omnistage_gateway.media.formats import AudioFormat, AudioInputFormat
+from omnistage_gateway.media.formats import AudioFormat, AudioInputFormat, ImageFormat
 from omnistage_gateway.openai.answers import RequestReport, StageReport
 from omnistage_gateway.openai.chat_body import ChatCompletionBody
 from omnistage_gateway.openai.chat_request import parse_chat_request
+from omnistage_gateway.openai.image_request import (
+    IMAGE_UNSUPPORTED,
+    ImageGenerationBody,
+    parse_image_request,
+)
+from omnistage_gateway.openai.refusals import Unsupported
+from omnistage_gateway.openai.speech_request import (
+    SPEECH_UNSUPPORTED,
+    SpeechBody,
+    SpeechFormat,
+    parse_speech_request,
+)
 from omnistage_gateway.openai.unsupported import UNSUPPORTED
 
 PAGE = Path(__file__).parents[4].joinpath("docs/reference/http-api.md").read_text(encoding="utf-8")
@@ -26,7 +40,8 @@ def quoted(text: str) -> list[str]:
 
 
 def first_column(text: str) -> list[str]:
-    return re.findall(r"^\| `([a-z_0-9]+)` \|", text, flags=re.MULTILINE)
+    columns = re.findall(r"^\| ([`a-z_0-9, ]+) \|", text, flags=re.MULTILINE)
+    return [name for column in columns for name in quoted(column)]
 
 
 def rows() -> dict[str, str]:
@@ -50,6 +65,24 @@ def test_every_accepted_field_is_described_and_no_other() -> None:
     assert sorted([*read, *idle]) == sorted(ChatCompletionBody.__struct_encode_fields__)
 
 
+@pytest.mark.parametrize(
+    ("title", "body", "unsupported"),
+    [
+        ("Fields of an image request", ImageGenerationBody, IMAGE_UNSUPPORTED),
+        ("Fields of a speech request", SpeechBody, SPEECH_UNSUPPORTED),
+    ],
+)
+def test_every_field_of_images_and_speech_is_described_and_no_other(
+    title: str, body: type[Struct], unsupported: Mapping[str, Unsupported]
+) -> None:
+    text = section(title)
+    table, refused = text.split("Refused unless", 1)
+    idle = table.partition("Accepted without effect")[2]
+    read = first_column(table)
+    assert sorted([*read, *quoted(idle)]) == sorted(body.__struct_encode_fields__)
+    assert unsupported.keys() <= set(quoted(refused))
+
+
 @pytest.mark.parametrize("field", sorted(UNSUPPORTED))
 def test_every_refused_field_is_described(field: str) -> None:
     assert field in quoted(section("Fields that are refused"))
@@ -69,9 +102,27 @@ def test_every_audio_format_is_described() -> None:
     assert {kind.value for kind in (*AudioFormat, *AudioInputFormat)} <= audio
 
 
-def test_the_example_is_a_valid_request() -> None:
-    example = re.search(r"```json\n(.*?)```", section("A request"), flags=re.DOTALL)
+def test_every_format_of_images_and_speech_is_described() -> None:
+    assert {kind.value for kind in ImageFormat} <= set(
+        quoted(section("Fields of an image request"))
+    )
+    assert {kind.value for kind in SpeechFormat} <= set(
+        quoted(section("Fields of a speech request"))
+    )
+
+
+def example_of(title: str) -> str:
+    example = re.search(r"```json\n(.*?)```", section(title), flags=re.DOTALL)
     assert example is not None
-    body = json.loads(example.group(1).replace("UklGRi…", "UklGRg=="))
+    return example.group(1)
+
+
+def test_the_examples_of_images_and_speech_are_valid_requests() -> None:
+    assert parse_image_request(example_of("Images").encode()).count == 2
+    assert parse_speech_request(example_of("Speech").encode()).text == "Hello there."
+
+
+def test_the_example_is_a_valid_request() -> None:
+    body = json.loads(example_of("A request").replace("UklGRi…", "UklGRg=="))
     request = parse_chat_request(json.dumps(body).encode())
     assert request.conversation.audio_count == 1

@@ -41,11 +41,17 @@ def recording(**fields: Any) -> dict[str, Any]:
     }
 
 
+def picture(url: Any, **fields: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url, **fields}}
+
+
 def after_the_question(**message: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "hello"}, message]}
 
 
 PART = "messages[0].content[0]"
+URL = f"{PART}.image_url.url"
+PNG = "data:image/png;base64,AAAA"
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     # What the field is set to; the field that is named; words of the message.
@@ -86,6 +92,28 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
         "messages[1].content[0].input_audio",
         "only user messages",
     ),
+    (user({"type": "image_url"}), f"{PART}.image_url", "missing: give an object with `url`"),
+    (user({"type": "image_url", "image_url": PNG}), f"{PART}.image_url", "object with `url`"),
+    (user(picture(5)), URL, "a `data:` URI with an image in base64, got 5"),
+    (user(picture("https://example.org/cat.png")), URL, "not fetched from URLs; send the image"),
+    (user(picture("HTTP://example.org/cat.png")), URL, "not fetched from URLs"),
+    (user(picture("file:///etc/passwd")), URL, "not fetched from URLs"),
+    (user(picture("cat.png")), URL, "expected a `data:` URI"),
+    (user(picture("")), URL, "expected a `data:` URI"),
+    (user(picture("data:image/png,AAAA")), URL, "`data:image/png;base64,`"),
+    (user(picture("data:text/html;base64,AAAA")), URL, "`data:image/png;base64,`"),
+    (user(picture("data:;base64,AAAA")), URL, "`data:image/png;base64,`"),
+    (user(picture("data:image/" + "x" * 200 + ";base64,AAAA")), URL, "`data:image/png"),
+    (user(picture(PNG, detail="most")), f"{PART}.image_url.detail", '"low" or "high"'),
+    (user(picture(PNG, details="low")), f"{PART}.image_url.details", "did you mean `detail`?"),
+    (user(*[picture(PNG)] * 65), "messages[0].content[64].image_url", "can have 64"),
+    (user({"type": "image", "image": PNG}), f"{PART}.type", "sent as `image_url`"),
+    (user({"type": "input_image", "image_url": PNG}), f"{PART}.type", "not as `input_image`"),
+    (
+        after_the_question(role="assistant", content=[picture(PNG)]),
+        "messages[1].content[0].image_url",
+        "only user messages can hold images, this one is of role assistant",
+    ),
     (after_the_question(role="tool", content="42"), "messages[1].role", "call no tools"),
     (after_the_question(role="function", content="42"), "messages[1].role", "user message"),
     (
@@ -116,12 +144,11 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
         "stream_options.include_usages",
         "did you mean `include_usage`?",
     ),
-    ({"modalities": []}, "modalities", '"text", "audio" or both'),
+    ({"modalities": []}, "modalities", 'a list of "text", "audio", "image" and "video"'),
     ({"modalities": "audio"}, "modalities", 'got "audio"'),
     ({"modalities": ["text", "smell"]}, "modalities[1]", 'got "smell"'),
     ({"audio": None}, "audio", "missing although `modalities` asks for audio"),
-    ({"audio": "alloy"}, "audio", "`voice` and `format`"),
-    ({"audio": {"format": "wav"}}, "audio.voice", "missing"),
+    ({"audio": "alloy"}, "audio", "`format` and, where"),
     ({"audio": {"voice": "", "format": "wav"}}, "audio.voice", "name of a voice"),
     ({"audio": {"voice": {}, "format": "wav"}}, "audio.voice.id", "missing"),
     ({"audio": {"voice": "alloy"}}, "audio.format", "missing: give one of wav, pcm16"),
@@ -147,6 +174,27 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"seed": 2**63}, "seed", "at most 64 bits"),
     ({"presence_penalty": 2.5}, "presence_penalty", "from -2 to 2"),
     ({"frequency_penalty": -2.5}, "frequency_penalty", "from -2 to 2"),
+    ({"size": "big"}, "size", 'expected "auto", or width and height such as "1024x768"'),
+    ({"size": "1024"}, "size", "width and height"),
+    ({"size": "64x64x3"}, "size", "width and height"),
+    ({"size": "064x64"}, "size", "width and height"),
+    ({"size": "4x64"}, "size", "from 8 to 8192"),
+    ({"size": "64x9999"}, "size", "from 8 to 8192"),
+    ({"size": "8192x8192"}, "size", "67108864 pixels; at most 16777216"),
+    ({"width": 8192, "height": 8192}, "width", "67108864 pixels"),
+    ({"size": "64x64", "height": 64}, "height", "`size` are two names of one thing"),
+    ({"size": 64}, "size", "got 64"),
+    ({"width": 7}, "width", "from 8 to 8192, got 7"),
+    ({"height": 8193}, "height", "got 8193"),
+    ({"num_inference_steps": 0}, "num_inference_steps", "from 1 to 200, got 0"),
+    ({"num_inference_steps": 201}, "num_inference_steps", "got 201"),
+    ({"guidance_scale": -1}, "guidance_scale", "from 0 to 20, got -1"),
+    ({"true_cfg_scale": 20.5}, "true_cfg_scale", "from 0 to 20, got 20.5"),
+    ({"num_frames": 0}, "num_frames", "from 1 to 1024"),
+    ({"seconds": 0}, "seconds", "above 0, up to 600, got 0"),
+    ({"negative_prompt": 5}, "negative_prompt", "expected a string or null, got 5"),
+    ({"initial_codec_chunk_frames": 0}, "initial_codec_chunk_frames", "from 1 to 1000, got 0"),
+    ({"num_inference_step": 3}, "num_inference_step", "did you mean `num_inference_steps`?"),
     ({"ignore_eos": 1}, "ignore_eos", "got 1"),
     ({"user": 5}, "user", "expected a string or null, got 5"),
     ({"metadata": {"k": 5}}, "metadata", "strings as values, got an object"),
@@ -172,12 +220,9 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(
 @pytest.mark.parametrize(
     ("fields", "field", "words"),
     [
-        (user({"type": "image_url", "image_url": {"url": "x"}}), f"{PART}.type", "images"),
         (user({"type": "video_url", "video_url": {"url": "x"}}), f"{PART}.type", "videos"),
         (user({"type": "file", "file": {}}), f"{PART}.type", "files"),
         (user({"type": "audio_url", "audio_url": {}}), f"{PART}.type", "`input_audio`"),
-        ({"modalities": ["image"]}, "modalities[0]", "not as image"),
-        ({"modalities": ["text", "video"]}, "modalities[1]", "not as video"),
     ],
 )
 def test_other_modalities_are_refused_as_such(

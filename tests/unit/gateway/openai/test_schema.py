@@ -9,7 +9,9 @@ from omnistage_gateway.openai.chat_body import ChatCompletionBody
 from omnistage_gateway.openai.schema import (
     chat_completions_operation,
     components,
+    images_operation,
     models_operation,
+    speech_operation,
 )
 
 
@@ -19,18 +21,25 @@ def references(value: object) -> set[str]:
 
 def test_every_reference_has_its_component() -> None:
     schemas = components()
-    used = references([schemas, chat_completions_operation(), models_operation()])
+    operations = (chat_completions_operation, images_operation, speech_operation, models_operation)
+    used = references([schemas, *(operation() for operation in operations)])
     assert used <= schemas.keys()
     assert {"ChatCompletionBody", "ChatCompletionAnswer", "ErrorBody", "ModelList"} <= used
+    assert {"ImageGenerationBody", "ImagesAnswer", "SpeechBody"} <= used
 
 
 def test_the_schema_has_every_field_with_its_range() -> None:
     body = components()["ChatCompletionBody"]
     assert set(body["properties"]) == set(ChatCompletionBody.__struct_encode_fields__)
-    assert body["required"] == ["model", "messages"]
+    assert sorted(body["required"]) == ["messages", "model"]
     temperature = body["properties"]["temperature"]["anyOf"][0]
     assert (temperature["minimum"], temperature["maximum"]) == (0, 2)
     assert body["additionalProperties"] is False
+
+
+def test_a_file_of_speech_can_be_of_every_format() -> None:
+    content = speech_operation()["responses"]["200"]["content"]
+    assert {"audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm"} < content.keys()
 
 
 def test_fastapi_shows_the_endpoint() -> None:

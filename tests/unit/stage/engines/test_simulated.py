@@ -134,6 +134,15 @@ async def test_steps_without_cost_are_over_in_a_few_turns(make_engine: MakeEngin
     assert task.done()
 
 
+async def test_it_says_how_far_it_is_when_it_shall(make_engine: MakeEngine) -> None:
+    engine = await loaded(make_engine(steps=3, outputs=WORDS, reports_progress=True))
+    told, _ = await answer(engine)
+    silent, _ = await answer(await loaded(make_engine(steps=3, outputs=WORDS)))
+
+    assert told.steps == [(1, 3), (2, 3), (3, 3)]
+    assert silent.steps == []
+
+
 async def test_a_cancelled_request_leaves_and_the_others_go_on(make_engine: MakeEngine) -> None:
     engine = await loaded(make_engine(steps=3, step_seconds=0.01, outputs=WORDS))
     unwanted = RecordedOutputs()
