@@ -3,7 +3,7 @@
 import pytest
 
 from fakes.deployment import SIMULATED_OMNI, resolved_plan
-from fakes.graphs import DIAMOND, SPEAKING, graph_plan
+from fakes.graphs import DIAMOND, SPEAKING, STREAMING, graph_plan
 from omnistage_common.errors import UnsupportedModality
 from omnistage_common.ids import OutputName, StageName
 from omnistage_common.links.frames import Delivery
@@ -166,3 +166,34 @@ def test_a_route_is_worked_out_once() -> None:
     assert routes.find(brings, wants) is routes.find(brings, wants)
     with pytest.raises(UnsupportedModality):
         routes.find(brings, frozenset({Modality.VIDEO}))
+
+
+def test_what_streams_is_neither_kept_nor_owed_at_the_gateway() -> None:
+    thinker, talker, speaker = find_route(
+        STREAMING,
+        frozenset({OutputName("conversation")}),
+        frozenset({Modality.TEXT, Modality.AUDIO}),
+    ).stages
+
+    assert (thinker.producers, thinker.consumers, thinker.feeds) == ((), (), frozenset())
+    assert thinker.owes == talker.owes == frozenset()
+    assert speaker.owes == {"speech"}
+    assert thinker.streams.leaving == talker.streams.arriving
+    assert thinker.streams.leaving[0].outputs == ("hidden", "tokens")
+    assert talker.makes_frames
+    assert not thinker.makes_frames
+
+
+def test_an_output_that_only_optional_edges_take_may_be_left_out() -> None:
+    plan = graph_plan(
+        {"encoder": "conversation", "dit": ""},
+        *("encoder.hidden dit", "encoder.tokens dit?"),
+        outputs={"dit.image": "image"},
+    )
+
+    encoder, _ = find_route(
+        plan, frozenset({OutputName("conversation")}), frozenset({Modality.IMAGE})
+    ).stages
+
+    assert encoder.owes == {"hidden"}
+    assert encoder.feeds == {"hidden", "tokens"}

@@ -1,0 +1,19 @@
+"""Parts of models in plain torch: talkers and vocoders, exact and streaming.
+
+engine       the Engine: finds the model family in the checkpoint and hands over to its component
+arguments    engineArgs, one struct per component
+components   the Component protocol, and the table (model_type, component) -> class
+checkpoints  a checkpoint folder, looked at before anything heavy is imported; partial loading
+placement    device, element type and threads of a stage
+stepping     the one thread that steps all running requests
+sampling     how the next code is chosen, in the order of Hugging Face's generate
+conversion   tensors on the wire <-> torch
+staging      host buffers on the way from a device to the tensor plane
+qwen3_omni   Qwen3-Omni's talker and code2wav
+
+Importing this package is light: torch and transformers come with `TorchEngine.load`.
+"""
+
+from omnistage_stage.engines.torch.engine import TorchEngine
+
+__all__ = ["TorchEngine"]
