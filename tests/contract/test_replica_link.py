@@ -12,8 +12,22 @@ import pytest
 from fakes.fake_replica import FakeReplica, fake_replica, status
 from fakes.frames import data, end, reference, text_output
 from omnistage_common.deadlines import Deadline
-from omnistage_common.errors import Draining, EngineFailed, OmnistageError, StageUnavailable
-from omnistage_common.ids import ReplicaId, RequestId, RequestNumber, StageName
+from omnistage_common.errors import (
+    Draining,
+    EngineFailed,
+    OmnistageError,
+    ProtocolViolation,
+    StageUnavailable,
+)
+from omnistage_common.ids import (
+    Incarnation,
+    OutputName,
+    ReplicaId,
+    RequestId,
+    RequestNumber,
+    StageName,
+    StreamToken,
+)
 from omnistage_common.links.batching import FRAMES_PER_MESSAGE
 from omnistage_common.links.frames import (
     Cancel,
@@ -23,12 +37,15 @@ from omnistage_common.links.frames import (
     End,
     Error,
     FromReplica,
+    Inlet,
     Open,
     Phase,
+    Progress,
     Release,
+    Subscribe,
 )
+from omnistage_common.links.replica_link import CREDIT, ReplicaLink
 from omnistage_common.payloads import Output, Parameters
-from omnistage_gateway.replicas.link import CREDIT, ReplicaLink
 from omnistage_gateway.settings import ReplicaEndpoint
 from omnistage_protos.stage.v1 import stage_pb2
 
@@ -39,15 +56,15 @@ class Caller:
     """A listener that keeps what comes and can be waited for."""
 
     def __init__(self) -> None:
-        self.frames: list[Data | End | Error] = []
+        self.frames: list[Data | Progress | End | Error] = []
         self._news = asyncio.Event()
 
-    def received(self, frame: Data | End | Error) -> None:
+    def received(self, frame: Data | Progress | End | Error) -> None:
         """Keeps a frame."""
         self.frames.append(frame)
         self._news.set()
 
-    async def until(self, kind: type[Data | End | Error]) -> Data | End | Error:
+    async def until(self, kind: type[Data | End | Error]) -> Data | Progress | End | Error:
         """The last frame, once it is of that kind."""
         async with asyncio.timeout(ENOUGH_S):
             while not (self.frames and isinstance(self.frames[-1], kind)):
@@ -62,17 +79,22 @@ class Caller:
         return frame.error
 
 
-@asynccontextmanager
-async def linked(replica: FakeReplica) -> AsyncIterator[ReplicaLink]:
-    """A running link; nothing of it is left afterwards."""
-    before = asyncio.all_tasks()
-    link = ReplicaLink(
+def new_link(replica: FakeReplica) -> ReplicaLink:
+    """A link that nobody keeps open yet."""
+    return ReplicaLink(
         ReplicaEndpoint(
             stage=StageName("thinker"),
             replica=ReplicaId("thinker-0"),
             address=f"127.0.0.1:{replica.port}",
         )
     )
+
+
+@asynccontextmanager
+async def linked(replica: FakeReplica) -> AsyncIterator[ReplicaLink]:
+    """A running link; nothing of it is left afterwards."""
+    before = asyncio.all_tasks()
+    link = new_link(replica)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(link.run())
         yield link
@@ -300,13 +322,44 @@ async def test_a_replica_that_breaks_the_protocol_loses_its_link(
     violation: FromReplica | bytes,
 ) -> None:
     async with fake_replica() as replica, ready_link(replica) as link:
-        _, caller = ask(link)
-        await replica.hears(Open)
+        _, offended = ask(link)
+        _, other = ask(link)
+        await replica.hears_opens(2)
 
         replica.say(violation)
 
-        assert isinstance(await caller.error(), StageUnavailable)
+        assert isinstance(await offended.error(), StageUnavailable | ProtocolViolation)
+        assert isinstance(await other.error(), StageUnavailable)
         await until(lambda: len(replica.links) == 2 and link.phase is Phase.READY)
+
+
+@pytest.mark.parametrize(
+    "sequences", [(0, 2), (0, 0), (1, 0)], ids=["a gap", "a duplicate", "out of order"]
+)
+async def test_the_request_whose_data_does_not_come_in_order_learns_why(
+    sequences: tuple[int, int],
+) -> None:
+    async with fake_replica() as replica, ready_link(replica) as link:
+        number, caller = ask(link)
+        _, other = ask(link)
+        await replica.hears_opens(2)
+
+        replica.say(*(data(number, sequence, text_output()) for sequence in sequences))
+
+        error = await caller.error()
+        assert isinstance(error, ProtocolViolation)
+        assert "thinker-0 broke the protocol" in error.message
+        assert isinstance(await other.error(), StageUnavailable)
+
+
+async def test_an_end_that_counts_other_data_is_told_to_its_request() -> None:
+    async with fake_replica() as replica, ready_link(replica) as link:
+        number, caller = ask(link)
+        await replica.hears(Open)
+
+        replica.say(data(number, 0, text_output()), end(number, 2))
+
+        assert isinstance(await caller.error(), ProtocolViolation)
 
 
 async def test_data_beyond_its_credit_breaks_the_protocol() -> None:
@@ -316,8 +369,71 @@ async def test_data_beyond_its_credit_breaks_the_protocol() -> None:
 
         replica.say(*(data(number, sequence, text_output()) for sequence in range(CREDIT + 1)))
 
-        assert isinstance(await caller.error(), StageUnavailable)
+        assert isinstance(await caller.error(), ProtocolViolation)
         assert len(caller.frames) == CREDIT + 1
+
+
+async def test_progress_reaches_the_request() -> None:
+    async with fake_replica() as replica, ready_link(replica) as link:
+        number, caller = ask(link)
+        await replica.hears(Open)
+
+        replica.say(Progress(request=number, done=1, total=4), end(number))
+
+        await caller.until(End)
+        assert caller.frames[0] == Progress(request=number, done=1, total=4)
+
+
+INLET = Inlet(
+    token=StreamToken("token"),
+    address="somewhere:1",
+    incarnation=Incarnation("fake"),
+    outputs=(OutputName("text"),),
+)
+
+
+async def test_a_subscription_is_answered_like_a_request() -> None:
+    async with fake_replica() as replica, ready_link(replica) as link:
+        caller = Caller()
+        deadline = Deadline.after(30)
+        number = link.subscribe(caller, INLET, deadline)
+        frame = await replica.hears(Subscribe)
+        assert (frame.token, frame.incarnation, frame.credit) == ("token", "fake", CREDIT)
+        assert frame.deadline.remaining() == pytest.approx(deadline.remaining(), abs=1.0)
+
+        replica.say(data(number, 0, text_output("a")), end(number, 1))
+
+        await caller.until(End)
+        assert [type(each) for each in caller.frames] == [Data, End]
+        assert link.outstanding == 0
+
+
+async def test_a_link_that_is_kept_once_is_over_when_it_breaks() -> None:
+    async with fake_replica() as replica:
+        link = new_link(replica)
+        keeping = asyncio.create_task(link.run_once())
+        _, caller = ask(link)
+        await replica.hears(Open)
+        assert not link.over
+
+        replica.end()
+        await keeping
+
+        assert isinstance(await caller.error(), StageUnavailable)
+        assert link.over
+
+
+async def test_a_link_that_is_kept_once_does_not_wait_for_a_replica_that_is_gone() -> None:
+    async with fake_replica() as replica:
+        await replica.stop()
+        link = new_link(replica)
+        _, caller = ask(link)
+        begin = time.monotonic()
+
+        await link.run_once()
+
+        assert isinstance(await caller.error(), StageUnavailable)
+        assert time.monotonic() - begin < 1.0
 
 
 @pytest.mark.parametrize(

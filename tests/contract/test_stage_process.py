@@ -15,6 +15,7 @@ from fakes.grpc_doors import is_serving, service_names
 from fakes.link_client import grpc_link
 from fakes.stage_process import STAGE, StageProcess
 from omnistage_common.channels import CHANNEL_OPTIONS
+from omnistage_common.deadlines import Deadline
 from omnistage_common.ids import new_incarnation, this_host
 from omnistage_common.links.frames import Cancel, FinishReason, Open, Phase, Release
 from omnistage_common.payloads import Parameters, TensorRef
@@ -158,7 +159,7 @@ async def test_a_large_tensor_is_read_where_the_stage_wrote_it(
         await client.ended(number)
         ref = client.outputs(number)[-1].payload.content
         assert isinstance(ref, TensorRef)
-        tensor = await plane.fetch(ref)
+        tensor = await plane.fetch(ref, owner="test", deadline=Deadline.after(5))
         assert bytes(tensor.data) == bytes(MIB)
         assert (await describe(channel)).occupancy.leases == 1
         assert len(singer.segments) == 1

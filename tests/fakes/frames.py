@@ -10,8 +10,19 @@ from omnistage_common.ids import (
     OutputName,
     RequestId,
     RequestNumber,
+    StreamToken,
 )
-from omnistage_common.links.frames import Data, Delivery, End, FinishReason, Open, Usage
+from omnistage_common.links.frames import (
+    Data,
+    Delivery,
+    End,
+    FinishReason,
+    Open,
+    Outlet,
+    Subscribe,
+    Usage,
+)
+from omnistage_common.links.replica_link import NO_STREAMS, Streams
 from omnistage_common.payloads import (
     ElementType,
     Output,
@@ -24,7 +35,18 @@ from omnistage_common.payloads import (
     TensorRef,
 )
 
-__all__ = ["data", "end", "open_frame", "reference", "tensor", "text_output"]
+__all__ = [
+    "data",
+    "end",
+    "open_frame",
+    "outlet",
+    "reference",
+    "rows",
+    "rows_of",
+    "subscribe_frame",
+    "tensor",
+    "text_output",
+]
 
 _NO_PARAMETERS: Final = Parameters()
 
@@ -66,6 +88,7 @@ def open_frame(
     seconds: float = 30.0,
     inputs: tuple[Output, ...] = (),
     parameters: Parameters = _NO_PARAMETERS,
+    streams: Streams = NO_STREAMS,
 ) -> Open:
     """An Open whose deadline is that many seconds from now."""
     return Open(
@@ -76,7 +99,59 @@ def open_frame(
         delivery=delivery,
         inputs=inputs,
         parameters=parameters,
+        inlets=streams.inlets,
+        outlets=streams.outlets,
+        withheld=streams.withheld,
+        credit_releases=streams.credit_releases,
     )
+
+
+def subscribe_frame(
+    number: int,
+    token: str,
+    incarnation: str,
+    *,
+    credit: int = 8,
+    seconds: float = 30.0,
+) -> Subscribe:
+    """A Subscribe whose deadline is that many seconds from now."""
+    return Subscribe(
+        request=RequestNumber(number),
+        token=StreamToken(token),
+        deadline=Deadline.after(seconds),
+        credit=credit,
+        incarnation=Incarnation(incarnation),
+    )
+
+
+def outlet(token: str, *outputs: str, first_frames: int = 1, frames: int = 1) -> Outlet:
+    """An outlet of those outputs."""
+    return Outlet(
+        token=StreamToken(token),
+        outputs=tuple(map(OutputName, outputs)),
+        first_frames=first_frames,
+        frames=frames,
+    )
+
+
+def rows(*values: int, width: int = 4, rate_hz: int = 0) -> Payload:
+    """Codec frames, one row for each value, which every element of it has."""
+    header = TensorHeader(
+        element_type=ElementType.UINT8, shape=(len(values), width), rate_hz=rate_hz
+    )
+    data = b"".join(bytes([value]) * width for value in values)
+    return Payload(kind=PayloadKind.CODEC_FRAMES, content=Tensor(header=header, data=data))
+
+
+def rows_of(payload: Payload) -> list[int]:
+    """The values that `rows` was given."""
+    content = payload.content
+    assert isinstance(content, Tensor)
+    count, width = content.header.shape
+    data = bytes(content.data)
+    assert len(data) == count * width
+    assert all(len(set(data[at : at + width])) == 1 for at in range(0, len(data), width))
+    return list(data[::width])
 
 
 def data(number: int, sequence: int = 0, *outputs: Output) -> Data:

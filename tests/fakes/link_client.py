@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 
-from fakes.frames import open_frame
+from fakes.frames import open_frame, subscribe_frame
 from omnistage_common.channels import CHANNEL_OPTIONS
-from omnistage_common.ids import RequestId, RequestNumber
+from omnistage_common.ids import Incarnation, RequestId, RequestNumber, StreamToken
 from omnistage_common.links import wire
 from omnistage_common.links.frames import (
     Data,
@@ -23,9 +23,12 @@ from omnistage_common.links.frames import (
     FromReplica,
     Open,
     Phase,
+    Progress,
     Status,
+    Subscribe,
 )
 from omnistage_common.links.protocol import Opener
+from omnistage_common.links.replica_link import NO_STREAMS, Streams
 from omnistage_common.payloads import Output, Parameters
 from omnistage_protos.stage.v1 import stage_pb2, stage_pb2_grpc
 from omnistage_stage.service.link import Link
@@ -45,12 +48,13 @@ class LinkClient:
 
     def __init__(self, write: Callable[[stage_pb2.LinkRequest], Awaitable[None]]) -> None:
         self._write = write
+        self._writing = asyncio.Lock()
         self._waiting: set[asyncio.Future[None]] = set()
         self.opener = Opener()
         self.statuses: list[Status] = []
         self.first: FromReplica | None = None
         """The very first frame."""
-        self.frames: dict[RequestNumber, list[Data | End | Error]] = {}
+        self.frames: dict[RequestNumber, list[Data | Progress | End | Error]] = {}
         self.over = False
         """The link has ended."""
         self.broken: BaseException | None = None
@@ -63,6 +67,7 @@ class LinkClient:
         delivery: Delivery = Delivery.DELTAS,
         seconds: float = 30.0,
         parameters: Parameters | None = None,
+        streams: Streams = NO_STREAMS,
     ) -> Open:
         """An Open with the next number, not sent yet."""
         number = self.opener.next_number()
@@ -74,9 +79,21 @@ class LinkClient:
             seconds=seconds,
             inputs=inputs,
             parameters=parameters or Parameters(),
+            streams=streams,
         )
         self.opener.open(frame)
         self.frames[number] = []
+        return frame
+
+    def next_subscribe(
+        self, token: StreamToken, incarnation: Incarnation, *, credit: int, seconds: float
+    ) -> Subscribe:
+        """A Subscribe with the next number, not sent yet."""
+        frame = subscribe_frame(
+            self.opener.next_number(), token, incarnation, credit=credit, seconds=seconds
+        )
+        self.opener.open(frame)
+        self.frames[frame.request] = []
         return frame
 
     async def send(self, *frames: FromOpener | None) -> None:
@@ -84,8 +101,9 @@ class LinkClient:
         await self.write(wire.encode_from_opener(f for f in frames if f is not None))
 
     async def write(self, message: stage_pb2.LinkRequest) -> None:
-        """Sends a message, whatever is in it."""
-        await self._write(message)
+        """Sends a message, whatever is in it, after those before it."""
+        async with self._writing:
+            await self._write(message)
 
     async def open(
         self,
@@ -94,11 +112,30 @@ class LinkClient:
         delivery: Delivery = Delivery.DELTAS,
         seconds: float = 30.0,
         parameters: Parameters | None = None,
+        streams: Streams = NO_STREAMS,
     ) -> RequestNumber:
         """Opens a request."""
         frame = self.next_open(
-            *inputs, credit=credit, delivery=delivery, seconds=seconds, parameters=parameters
+            *inputs,
+            credit=credit,
+            delivery=delivery,
+            seconds=seconds,
+            parameters=parameters,
+            streams=streams,
         )
+        await self.send(frame)
+        return frame.request
+
+    async def subscribe(
+        self,
+        token: StreamToken,
+        incarnation: Incarnation,
+        *,
+        credit: int = 64,
+        seconds: float = 30.0,
+    ) -> RequestNumber:
+        """Comes for an outlet."""
+        frame = self.next_subscribe(token, incarnation, credit=credit, seconds=seconds)
         await self.send(frame)
         return frame.request
 
@@ -122,7 +159,7 @@ class LinkClient:
         """The frame that ends a request, once it is there."""
         await self.until(lambda: bool(self.frames[number][-1:]) and self._ended(number))
         last = self.frames[number][-1]
-        assert not isinstance(last, Data)
+        assert isinstance(last, End | Error)
         return last
 
     async def ended(self, number: RequestNumber) -> End:
@@ -140,6 +177,11 @@ class LinkClient:
     def data(self, number: RequestNumber) -> list[Data]:
         """The Data frames of a request so far."""
         return [frame for frame in self.frames[number] if isinstance(frame, Data)]
+
+    def progress(self, number: RequestNumber) -> list[tuple[int, int]]:
+        """What came of a request about how far it is."""
+        frames = self.frames[number]
+        return [(each.done, each.total) for each in frames if isinstance(each, Progress)]
 
     def outputs(self, number: RequestNumber) -> list[Output]:
         """What came of a request so far."""

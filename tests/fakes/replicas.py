@@ -13,7 +13,9 @@ from omnistage_stage.engines.protocol import Engine
 from omnistage_stage.service.admission import Admission
 from omnistage_stage.service.lifecycle import Lifecycle
 from omnistage_stage.service.metrics import StageMetrics
+from omnistage_stage.service.peers import Peers
 from omnistage_stage.service.replica import Replica
+from omnistage_stage.service.subscriptions import Outlets
 
 __all__ = ["SLAB_BYTES", "new_replica"]
 
@@ -45,6 +47,8 @@ def new_replica(
         admission=admission,
         lifecycle=lifecycle,
         plane=plane,
+        outlets=Outlets(max_waiting=max_running + max_queued),
+        peers=Peers(),
         metrics=metrics,
         incarnation=incarnation,
         host=host,

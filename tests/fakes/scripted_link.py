@@ -21,8 +21,8 @@ from omnistage_common.links.frames import (
     Status,
     Usage,
 )
+from omnistage_common.links.replica_link import ReplicaLink
 from omnistage_common.payloads import Output
-from omnistage_gateway.replicas.link import ReplicaLink
 from omnistage_gateway.settings import ReplicaEndpoint
 
 __all__ = ["ScriptedLink"]

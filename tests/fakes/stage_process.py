@@ -16,7 +16,14 @@ import msgspec
 from fakes.plans import plan_of_stages
 from omnistage_common.ids import EngineName, OutputName
 from omnistage_common.payloads import PayloadKind
-from omnistage_common.pipeline.plan import Limits, PipelinePlan, ProducePlan, Timeouts, encode_plan
+from omnistage_common.pipeline.plan import (
+    EdgePlan,
+    Limits,
+    PipelinePlan,
+    ProducePlan,
+    Timeouts,
+    encode_plan,
+)
 from omnistage_common.tensors import SHARED_MEMORY_FOLDER
 
 __all__ = ["STAGE", "StageProcess", "free_port", "stage_plan"]
@@ -33,8 +40,9 @@ def stage_plan(
     max_running: int = 2,
     max_queued: int = 8,
     drain: float = 30.0,
+    edges: tuple[EdgePlan, ...] = (),
 ) -> PipelinePlan:
-    """A plan of the one stage `STAGE`."""
+    """A plan of the one stage `STAGE`; its edges may lead anywhere."""
     plan = plan_of_stages({STAGE: {}})
     stage = msgspec.structs.replace(
         plan.stages[0],
@@ -46,7 +54,7 @@ def stage_plan(
         limits=Limits(max_running=max_running, max_queued=max_queued, slab_bytes=8 << 20),
     )
     timeouts = Timeouts(request=30.0, drain=drain)
-    return msgspec.structs.replace(plan, stages=(stage,), timeouts=timeouts)
+    return msgspec.structs.replace(plan, stages=(stage,), edges=edges, timeouts=timeouts)
 
 
 def free_port() -> int:

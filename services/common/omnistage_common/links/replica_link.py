@@ -53,7 +53,7 @@ from omnistage_common.links.protocol import Opener
 from omnistage_common.payloads import Output, Parameters
 from omnistage_protos.stage.v1 import stage_pb2, stage_pb2_grpc
 
-__all__ = ["CREDIT", "Endpoint", "Listener", "ReplicaLink", "Streams"]
+__all__ = ["CREDIT", "NO_STREAMS", "Endpoint", "Listener", "ReplicaLink", "Streams"]
 
 _log = structlog.get_logger()
 

@@ -284,9 +284,9 @@ def _open_from_pb(number: RequestNumber, frame: pb.Open) -> Open:
             for item in frame.inputs
         ),
         parameters=parameters_from_pb(frame.parameters),
-        inlets=tuple(_inlet_from_pb(inlet) for inlet in frame.inlets),
-        outlets=tuple(_outlet_from_pb(outlet) for outlet in frame.outlets),
-        withheld=tuple(OutputName(name) for name in frame.withheld),
+        inlets=tuple(map(_inlet_from_pb, frame.inlets)),
+        outlets=tuple(map(_outlet_from_pb, frame.outlets)),
+        withheld=tuple(map(OutputName, frame.withheld)),
         credit_releases=frame.credit_releases,
     )
 

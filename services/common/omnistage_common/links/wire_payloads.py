@@ -9,7 +9,7 @@ at each level.
 from typing import Final, TypeVar
 
 from omnistage_common.errors import ProtocolViolation
-from omnistage_common.ids import HostId, Incarnation, LeaseId
+from omnistage_common.ids import HostId, Incarnation, LeaseId, TensorToken
 from omnistage_common.payloads import (
     AudioPart,
     Conversation,
@@ -148,6 +148,10 @@ def _fill_ref(into: tensor_pb.TensorRef, ref: TensorRef) -> None:
     into.shared_memory.host = ref.location.host
     into.shared_memory.segment = ref.location.segment
     into.shared_memory.offset = ref.location.offset
+    into.token = ref.token
+    into.address = ref.address
+    if ref.digest is not None:
+        into.digest = ref.digest
 
 
 def parameters_from_pb(message: pb.Parameters) -> Parameters:
@@ -233,4 +237,7 @@ def _ref_from_pb(ref: tensor_pb.TensorRef) -> TensorRef:
         location=SharedMemoryLocation(
             host=HostId(location.host), segment=location.segment, offset=location.offset
         ),
+        token=TensorToken(ref.token),
+        address=ref.address,
+        digest=ref.digest if ref.HasField("digest") else None,
     )

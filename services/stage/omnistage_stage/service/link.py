@@ -1,8 +1,8 @@
 """One link: a loop around the acceptor's state machine.
 
-One task reads frames, one writes what the sessions have ready, and each running request has one; all
-in one task group, so that the end of the link, however it comes, ends them all. Requests on different
-links meet only in admission and in the engine.
+One task reads frames, one writes what the requests have ready, and each that computes has one; all in
+one task group, so that the end of the link, however it comes, ends them all. Requests on different
+links meet in admission, in the engine, and where a consumer comes for an outlet.
 """
 
 import asyncio
@@ -10,8 +10,9 @@ from collections.abc import AsyncIterable, Awaitable, Callable
 from functools import partial
 
 import structlog
+from msgspec import Struct
 
-from omnistage_common.errors import DeadlineExceeded, OmnistageError
+from omnistage_common.errors import DeadlineExceeded, OmnistageError, TensorLost
 from omnistage_common.ids import RequestNumber
 from omnistage_common.links.frames import (
     Credit,
@@ -19,15 +20,28 @@ from omnistage_common.links.frames import (
     FromReplica,
     Open,
     Status,
+    Subscribe,
 )
 from omnistage_common.links.protocol import Acceptor
 from omnistage_stage.service.admission import Place
+from omnistage_stage.service.intake import Intake
 from omnistage_stage.service.replica import Replica
 from omnistage_stage.service.session import Session
+from omnistage_stage.service.subscriptions import Subscription
 
 __all__ = ["Link"]
 
 _log = structlog.get_logger()
+
+
+class _Run(Struct, frozen=True, kw_only=True):
+    """A request that computes, or waits for its turn."""
+
+    task: asyncio.Task[None]
+    session: Session
+    place: Place
+    intake: Intake | None
+    """None for a request without inlets."""
 
 
 class Link:
@@ -37,11 +51,10 @@ class Link:
         self._replica = replica
         self._changed = changed
         self._acceptor = Acceptor()
-        self._sessions: dict[RequestNumber, Session] = {}
-        self._tasks: dict[RequestNumber, asyncio.Task[None]] = {}
-        self._places: dict[RequestNumber, Place] = {}
+        self._requests: dict[RequestNumber, Session | Subscription] = {}
+        self._runs: dict[RequestNumber, _Run] = {}
         self._expiries: dict[RequestNumber, asyncio.TimerHandle] = {}
-        self._ready: dict[Session, None] = {}
+        self._ready: dict[Session | Subscription, None] = {}
         self._news: list[FromReplica] = []
         self._wake = asyncio.Event()
         self._finished = False
@@ -69,16 +82,14 @@ class Link:
                 reader = group.create_task(self._read(incoming, group), name="link reader")
                 await self._write(send)
                 reader.cancel()
-                for task in self._tasks.values():
-                    task.cancel()
+                for running in self._runs.values():
+                    running.task.cancel()
         except* OmnistageError as broken:
             raise broken.exceptions[0] from None
         finally:
             lifecycle.unlisten(self._announce)
-            for expiry in self._expiries.values():
-                expiry.cancel()
-            for session in self._sessions.values():
-                self._let_go(session)
+            for number in tuple(self._requests):
+                self._forget(number)
 
     def finish(self) -> None:
         """Ends the link once everything that is ready has been written."""
@@ -105,14 +116,21 @@ class Link:
             )
         )
         self._wake.set()
+        refusal = replica.lifecycle.refusal()
+        if refusal is not None:
+            for request in self._requests.values():
+                if isinstance(request, Subscription) and request.waits:
+                    request.fail(refusal)
 
     def _handle(self, frame: FromOpener, group: asyncio.TaskGroup) -> None:
         if isinstance(frame, Open):
             self._open(frame, group)
         elif isinstance(frame, Credit):
-            session = self._sessions.get(frame.request)
-            if session is not None:
-                session.credited()
+            request = self._requests.get(frame.request)
+            if request is not None:
+                request.credited(frame.frames)
+        elif isinstance(frame, Subscribe):
+            self._subscribe(frame)
         else:
             self._drop(frame.request)
 
@@ -124,33 +142,61 @@ class Link:
             acceptor=self._acceptor,
             wake=self._mark,
         )
-        self._sessions[frame.request] = session
-        refusal = self._replica.lifecycle.refusal()
-        if refusal is None and frame.deadline.passed:
-            refusal = DeadlineExceeded("the deadline passed before the stage was reached")
-        if refusal is None:
-            try:
-                place = self._replica.admission.enter()
-            except OmnistageError as full:
-                refusal = full
-        if refusal is not None:
+        self._requests[frame.request] = session
+        try:
+            if frame.outlets:
+                session.offer(self._replica.outlets)
+            place, intake = self._admit(frame)
+        except OmnistageError as refusal:
             self._conclude(session, refusal)
             return
-        task = group.create_task(self._serve(session, place), name=frame.request_id)
-        self._tasks[frame.request] = task
-        self._places[frame.request] = place
+        serving = self._serve(session, place, intake)
+        task = group.create_task(serving, name=frame.request_id)
+        self._runs[frame.request] = _Run(task=task, session=session, place=place, intake=intake)
         task.add_done_callback(partial(self._served, frame.request))
 
-    def _served(self, number: RequestNumber, _: asyncio.Task[None]) -> None:
-        del self._tasks[number]
-        self._places.pop(number).leave()
+    def _admit(self, frame: Open) -> tuple[Place, Intake | None]:
+        """A place for a request, and its subscriptions, if it has any.
 
-    async def _serve(self, session: Session, place: Place) -> None:
+        Raises:
+            OmnistageError: Why it is refused; nothing is kept for it then.
+        """
+        self._check_welcome(frame)
+        place = self._replica.admission.enter()
+        try:
+            return place, self._intake(frame) if frame.inlets else None
+        except OmnistageError:
+            place.leave()
+            raise
+
+    def _check_welcome(self, frame: Open | Subscribe) -> None:
+        refusal = self._replica.lifecycle.refusal()
+        if refusal is not None:
+            raise refusal
+        if frame.deadline.passed:
+            raise DeadlineExceeded("the deadline passed before the stage was reached")
+
+    def _intake(self, frame: Open) -> Intake:
+        replica = self._replica
+        intake = Intake(
+            frame.inlets, deadline=frame.deadline, plane=replica.plane, peers=replica.peers
+        )
+        intake.open()
+        return intake
+
+    def _served(self, number: RequestNumber, _: asyncio.Task[None]) -> None:
+        run = self._runs.pop(number)
+        run.place.leave()
+        run.session.let_inputs_go()
+        if run.intake is not None:
+            run.intake.close()
+
+    async def _serve(self, session: Session, place: Place, intake: Intake | None) -> None:
         deadline = session.frame.deadline
         timer = asyncio.timeout_at(deadline.monotonic)
         try:
             async with timer:
-                result = await self._replica.serve(session, place)
+                result = await self._replica.serve(session, place, intake)
         except TimeoutError:
             late = DeadlineExceeded(
                 f"stage {self._replica.plan.name} did not finish before the request's deadline"
@@ -166,28 +212,47 @@ class Link:
         session.finish(error)
         self._replica.metrics.failed(error)
 
+    def _subscribe(self, frame: Subscribe) -> None:
+        subscription = Subscription(
+            frame, acceptor=self._acceptor, outlets=self._replica.outlets, wake=self._mark
+        )
+        self._requests[frame.request] = subscription
+        try:
+            if frame.incarnation != self._replica.incarnation:
+                raise TensorLost(
+                    "the producer of this stream is gone: this is another life of its process"
+                )
+            subscription.open()
+            if subscription.waits:
+                self._check_welcome(frame)
+        except OmnistageError as refusal:
+            subscription.fail(refusal)
+        else:
+            self._expire_at_deadline(subscription)
+
     def _drop(self, number: RequestNumber) -> None:
-        session = self._sessions.pop(number, None)
-        if session is None:
+        run = self._runs.get(number)
+        if run is not None:
+            run.place.withdraw()
+            run.task.cancel()
+        self._forget(number)
+        self._changed()
+
+    def _forget(self, number: RequestNumber) -> None:
+        """A request is closed, by whichever end."""
+        request = self._requests.pop(number, None)
+        if request is None:
             return
-        self._ready.pop(session, None)
-        task = self._tasks.get(number)
-        if task is not None:
-            self._places[number].withdraw()
-            task.cancel()
+        self._ready.pop(request, None)
         expiry = self._expiries.pop(number, None)
         if expiry is not None:
             expiry.cancel()
-        self._let_go(session)
-        self._changed()
-
-    def _let_go(self, session: Session) -> None:
-        self._replica.plane.release_owner(session.owner)
-        if not session.finished:
+        if isinstance(request, Session) and not request.finished:
             self._replica.metrics.cancelled()
+        request.close()
 
-    def _mark(self, session: Session) -> None:
-        self._ready[session] = None
+    def _mark(self, request: Session | Subscription) -> None:
+        self._ready[request] = None
         self._wake.set()
 
     async def _write(self, send: Callable[[list[FromReplica]], Awaitable[None]]) -> None:
@@ -201,25 +266,26 @@ class Link:
 
     def _collect(self) -> list[FromReplica]:
         frames, self._news = self._news, []
-        sessions, self._ready = self._ready, {}
-        for session in sessions:
-            frames += session.take_frames()
-            number = session.frame.request
+        requests, self._ready = self._ready, {}
+        for request in requests:
+            frames += request.take_frames()
+            number = request.frame.request
             if self._acceptor.state(number) is None:
-                self._sessions.pop(number, None)
+                self._forget(number)
                 self._changed()
-            elif session.finished:
-                self._expire_at_deadline(session)
+            elif request.finished:
+                self._expire_at_deadline(request)
         return frames
 
-    def _expire_at_deadline(self, session: Session) -> None:
-        """Sees to a request that has ended and waits for its peer: for Release, or for Credit."""
-        number = session.frame.request
+    def _expire_at_deadline(self, request: Session | Subscription) -> None:
+        """Sees to a request that waits for its peer, or for another one's."""
+        number = request.frame.request
         if number not in self._expiries:
             loop = asyncio.get_running_loop()
-            when = session.frame.deadline.monotonic
+            when = request.frame.deadline.monotonic
             self._expiries[number] = loop.call_at(when, self._expire, number)
 
     def _expire(self, number: RequestNumber) -> None:
-        self._acceptor.expire(number)
-        self._drop(number)
+        if not self._requests[number].expire():
+            self._acceptor.expire(number)
+            self._drop(number)

@@ -1,6 +1,10 @@
 """What a replica counts and measures, in Prometheus terms."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from omnistage_common.errors import OmnistageError
 from omnistage_common.links.frames import Usage
@@ -52,12 +56,17 @@ class StageMetrics:
                 lambda: plane.statistics().leases,
             ),
             "omnistage_stage_tensor_slab_used_bytes": (
-                "Bytes of the tensor slab in use",
+                "Bytes of tensors held, made here or received",
                 lambda: plane.statistics().used_bytes,
+            ),
+            "omnistage_stage_tensor_waiting": (
+                "Tensors that wait for room",
+                lambda: plane.statistics().waiting,
             ),
         }
         for name, (text, read) in gauges.items():
             Gauge(name, text, registry=registry).set_function(read)
+        registry.register(_Transfers(plane))
         self._input_tokens = self._tokens.labels("input")
         self._output_tokens = self._tokens.labels("output")
         self._done = self._requests.labels("done")
@@ -79,3 +88,28 @@ class StageMetrics:
     def cancelled(self) -> None:
         """A request was not wanted any more."""
         self._cancelled.inc()
+
+
+class _Transfers(Collector):
+    """Tensors read from other processes, by the way they came."""
+
+    def __init__(self, plane: TensorPlane) -> None:
+        self._plane = plane
+
+    def collect(self) -> Iterator[Metric]:
+        """What was counted up to now."""
+        counts = self._plane.counts()
+        columns = {
+            "tensors": ("Tensors read from other processes", [x.tensors for x in counts]),
+            "tensor_bytes": ("Bytes of tensors read", [x.bytes for x in counts]),
+            "tensors_lost": ("Tensors found lost", [x.lost for x in counts]),
+            "tensor_fallbacks": (
+                "Peers for which a transport was not to be had",
+                [x.fallbacks for x in counts],
+            ),
+        }
+        for name, (text, values) in columns.items():
+            family = CounterMetricFamily(f"omnistage_stage_{name}", text, labels=["transport"])
+            for count, value in zip(counts, values, strict=True):
+                family.add_metric([count.kind.value], value)
+            yield family

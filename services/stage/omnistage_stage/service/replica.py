@@ -13,9 +13,12 @@ from omnistage_common.pipeline.plan import StagePlan
 from omnistage_common.tensors import TensorPlane
 from omnistage_stage.engines.protocol import Engine, EngineResult
 from omnistage_stage.service.admission import Admission, Place
+from omnistage_stage.service.intake import Intake
 from omnistage_stage.service.lifecycle import Lifecycle
 from omnistage_stage.service.metrics import StageMetrics
+from omnistage_stage.service.peers import Peers
 from omnistage_stage.service.session import Session
+from omnistage_stage.service.subscriptions import Outlets
 
 __all__ = ["Replica"]
 
@@ -32,21 +35,28 @@ class Replica:
     admission: Admission
     lifecycle: Lifecycle
     plane: TensorPlane
+    outlets: Outlets
+    peers: Peers
     metrics: StageMetrics
     incarnation: Incarnation
     host: HostId
     suspect: asyncio.Event
     """Set when the engine failed a request, so that somebody probes it."""
 
-    async def serve(self, session: Session, place: Place) -> EngineResult:
+    async def serve(self, session: Session, place: Place, intake: Intake | None) -> EngineResult:
         """Computes one request in its place.
+
+        Args:
+            session: The request.
+            place: Its place in the engine.
+            intake: What arrives for it while it runs; None for nothing.
 
         Raises:
             OmnistageError: Whatever ended it, as one of the tree.
         """
         await place.taken()
-        request = await session.fetch_inputs()
-        with self._engine_errors(session.frame.request_id):
+        request = await session.fetch_inputs(intake.streams if intake is not None else {})
+        with self._engine_errors(session.frame.request_id, intake):
             return await self.engine.run(request, session)
 
     async def load(self) -> None:
@@ -68,12 +78,13 @@ class Replica:
             await self.engine.probe()
 
     @contextmanager
-    def _engine_errors(self, request_id: RequestId) -> Iterator[None]:
+    def _engine_errors(self, request_id: RequestId, intake: Intake | None = None) -> Iterator[None]:
         """The boundary behind which an engine, anybody's code, may raise what it likes."""
         try:
             yield
         except OmnistageError as error:
-            if isinstance(error, EngineFailed):
+            ours = intake is None or not intake.raised(error)
+            if ours and isinstance(error, EngineFailed):
                 self.suspect.set()
             raise
         except asyncio.CancelledError as cancelled:

@@ -1,4 +1,4 @@
-"""The replica's gRPC doors: StageService and TensorService, thin loops around the domain."""
+"""The replica's gRPC door, StageService: a thin loop around the domain."""
 
 import asyncio
 import os
@@ -9,24 +9,24 @@ import grpc.aio
 import structlog
 
 from omnistage_common.errors import OmnistageError
-from omnistage_common.ids import Incarnation, LeaseId
 from omnistage_common.links import wire
 from omnistage_common.links.batching import messages_of
 from omnistage_common.links.frames import FromOpener, FromReplica
 from omnistage_common.processes import resident_bytes
+from omnistage_common.tensors.door import TENSOR_SERVICE, open_door
+from omnistage_common.tensors.wire import kind_to_pb
 from omnistage_protos.stage.v1 import stage_pb2, stage_pb2_grpc
-from omnistage_protos.tensor.v1 import tensor_pb2, tensor_pb2_grpc
 from omnistage_stage.service.draining import Drain
 from omnistage_stage.service.link import Link
 from omnistage_stage.service.replica import Replica
 
-__all__ = ["SERVICE_NAMES", "StageServicer", "TensorServicer", "register"]
+__all__ = ["SERVICE_NAMES", "StageServicer", "register"]
 
 _log = structlog.get_logger()
 
 SERVICE_NAMES: Final = (
     stage_pb2.DESCRIPTOR.services_by_name["StageService"].full_name,
-    tensor_pb2.DESCRIPTOR.services_by_name["TensorService"].full_name,
+    TENSOR_SERVICE,
 )
 """Full names on the wire, for reflection."""
 
@@ -34,7 +34,7 @@ SERVICE_NAMES: Final = (
 def register(server: grpc.aio.Server, replica: Replica, drain: Drain) -> None:
     """Adds the replica's doors to a server."""
     stage_pb2_grpc.add_StageServiceServicer_to_server(StageServicer(replica, drain=drain), server)
-    tensor_pb2_grpc.add_TensorServiceServicer_to_server(TensorServicer(replica), server)
+    open_door(server, replica.plane)
 
 
 class StageServicer(stage_pb2_grpc.StageServiceServicer):
@@ -95,6 +95,17 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             host=replica.host,
             resident_bytes=resident_bytes(),
             pid=os.getpid(),
+            tensor_peers=[
+                stage_pb2.TensorPeer(
+                    incarnation=peer.incarnation,
+                    address=peer.address,
+                    transport=kind_to_pb(peer.kind),
+                    tensors=peer.tensors,
+                    bytes=peer.bytes,
+                    fallback=peer.fallback,
+                )
+                for peer in replica.plane.peers()
+            ],
         )
 
     async def Drain(  # noqa: N802
@@ -105,43 +116,3 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         """Takes the replica out of service and waits for what runs."""
         grace = request.grace_ms / 1000 if request.grace_ms else None
         return stage_pb2.DrainResponse(left=await self._drain.run(grace))
-
-
-class TensorServicer(tensor_pb2_grpc.TensorServiceServicer):
-    """See the service's comments in `tensor.proto`."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    async def Negotiate(  # noqa: N802
-        self,
-        request: tensor_pb2.NegotiateRequest,
-        context: "grpc.aio.ServicerContext[tensor_pb2.NegotiateRequest, tensor_pb2.NegotiateResponse]",
-    ) -> tensor_pb2.NegotiateResponse:
-        """Says by which transport the caller can read this replica's tensors."""
-        if not request.transports:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, "transports: name at least one you can read"
-            )
-        shared = tensor_pb2.TRANSPORT_SHARED_MEMORY
-        if request.host != self._replica.host or shared not in request.transports:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"tensors of this replica are in shared memory of host {self._replica.host};"
-                " the caller is elsewhere or cannot read shared memory",
-            )
-        return tensor_pb2.NegotiateResponse(transport=shared, incarnation=self._replica.incarnation)
-
-    async def Release(  # noqa: N802
-        self,
-        request: tensor_pb2.ReleaseRequest,
-        context: "grpc.aio.ServicerContext[tensor_pb2.ReleaseRequest, tensor_pb2.ReleaseResponse]",
-    ) -> tensor_pb2.ReleaseResponse:
-        """Ends leases early."""
-        if Incarnation(request.incarnation) != self._replica.incarnation:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "these leases belong to an earlier life of this replica and are gone",
-            )
-        released = self._replica.plane.release(LeaseId(lease) for lease in request.leases)
-        return tensor_pb2.ReleaseResponse(released=released)

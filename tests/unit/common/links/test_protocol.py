@@ -5,7 +5,7 @@ from enum import Enum
 
 import pytest
 
-from fakes.frames import data, end, open_frame, reference, text_output
+from fakes.frames import data, end, open_frame, reference, subscribe_frame, text_output
 from omnistage_common.errors import EngineFailed, ProtocolViolation
 from omnistage_common.ids import HostId, Incarnation, RequestNumber
 from omnistage_common.links.frames import (
@@ -17,6 +17,7 @@ from omnistage_common.links.frames import (
     FromOpener,
     FromReplica,
     Phase,
+    Progress,
     Release,
     Status,
     Usage,
@@ -85,6 +86,7 @@ def verdict_of(receive: Callable[[], bool]) -> Verdict:
 
 
 OPEN_AGAIN = open_frame(1)
+SUBSCRIBE = subscribe_frame(1, "token", "life")
 CREDIT = Credit(request=ONE, frames=1)
 CANCEL = Cancel(request=ONE, reason="test")
 RELEASE = Release(request=ONE)
@@ -92,6 +94,7 @@ DATA = data(1, 0, text_output())
 DATA_WITH_TENSOR = data(1, 0, text_output(), reference())
 END = end(1)
 ERROR = Error(request=ONE, error=EngineFailed("broke"))
+PROGRESS = Progress(request=ONE, done=1, total=2)
 STATUS = Status(phase=Phase.READY, message="", incarnation=Incarnation("life"), host=HostId("host"))
 
 
@@ -99,18 +102,22 @@ STATUS = Status(phase=Phase.READY, message="", incarnation=Incarnation("life"), 
     ("before", "frame", "verdict", "after"),
     [
         (Before.NEVER, OPEN_AGAIN, TAKEN, OPEN),
+        (Before.NEVER, SUBSCRIBE, TAKEN, OPEN),
         (Before.NEVER, CREDIT, REFUSED, CLOSED),
         (Before.NEVER, CANCEL, REFUSED, CLOSED),
         (Before.NEVER, RELEASE, REFUSED, CLOSED),
         (Before.OPEN, OPEN_AGAIN, REFUSED, OPEN),
+        (Before.OPEN, SUBSCRIBE, REFUSED, OPEN),
         (Before.OPEN, CREDIT, TAKEN, OPEN),
         (Before.OPEN, CANCEL, TAKEN, CLOSED),
         (Before.OPEN, RELEASE, REFUSED, OPEN),
         (Before.HELD, OPEN_AGAIN, REFUSED, HELD),
+        (Before.HELD, SUBSCRIBE, REFUSED, HELD),
         (Before.HELD, CREDIT, TAKEN, HELD),
         (Before.HELD, CANCEL, TAKEN, CLOSED),
         (Before.HELD, RELEASE, TAKEN, CLOSED),
         (Before.CLOSED, OPEN_AGAIN, REFUSED, CLOSED),
+        (Before.CLOSED, SUBSCRIBE, REFUSED, CLOSED),
         (Before.CLOSED, CREDIT, IGNORED, CLOSED),
         (Before.CLOSED, CANCEL, IGNORED, CLOSED),
         (Before.CLOSED, RELEASE, IGNORED, CLOSED),
@@ -128,16 +135,20 @@ def test_what_a_replica_makes_of_a_frame(
 @pytest.mark.parametrize(
     ("before", "frame", "verdict", "after"),
     [
+        (Before.NEVER, PROGRESS, REFUSED, CLOSED),
         (Before.NEVER, DATA, REFUSED, CLOSED),
         (Before.NEVER, END, REFUSED, CLOSED),
         (Before.NEVER, ERROR, REFUSED, CLOSED),
+        (Before.OPEN, PROGRESS, TAKEN, OPEN),
         (Before.OPEN, DATA, TAKEN, OPEN),
         (Before.OPEN, DATA_WITH_TENSOR, TAKEN, OPEN),
         (Before.OPEN, END, TAKEN, CLOSED),
         (Before.OPEN, ERROR, TAKEN, CLOSED),
+        (Before.HELD, PROGRESS, REFUSED, HELD),
         (Before.HELD, DATA, REFUSED, HELD),
         (Before.HELD, END, REFUSED, HELD),
         (Before.HELD, ERROR, REFUSED, HELD),
+        (Before.CLOSED, PROGRESS, IGNORED, CLOSED),
         (Before.CLOSED, DATA, IGNORED, CLOSED),
         (Before.CLOSED, END, IGNORED, CLOSED),
         (Before.CLOSED, ERROR, IGNORED, CLOSED),
@@ -174,6 +185,25 @@ def send_end(acceptor: Acceptor) -> Frame | None:
 
 def send_error(acceptor: Acceptor) -> Frame | None:
     return acceptor.fail(ONE, EngineFailed("broke"))
+
+
+@pytest.mark.parametrize(
+    ("before", "sent"),
+    [
+        (Before.NEVER, None),
+        (Before.OPEN, PROGRESS),
+        (Before.HELD, None),
+        (Before.CLOSED, None),
+    ],
+)
+def test_progress_is_sent_while_a_request_is_open_and_no_longer(
+    before: Before, sent: Progress | None
+) -> None:
+    acceptor = acceptor_at(before)
+    credit = acceptor.credit(ONE)
+
+    assert acceptor.progress(ONE, 1, 2) == sent
+    assert acceptor.credit(ONE) == credit, "it needs none"
 
 
 @pytest.mark.parametrize("step", [send_data, send_end, send_error])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from fakes.frames import open_frame, reference, text_output
+from fakes.frames import open_frame, reference, subscribe_frame, text_output
 from omnistage_common.errors import EngineFailed
 from omnistage_common.ids import RequestNumber
 from omnistage_common.links.frames import (
@@ -15,7 +15,9 @@ from omnistage_common.links.frames import (
     FinishReason,
     FromOpener,
     FromReplica,
+    Open,
     Release,
+    Subscribe,
     Usage,
 )
 from omnistage_common.links.protocol import Acceptor, Opener, RequestState
@@ -43,7 +45,10 @@ class Walk:
 
     def open(self) -> None:
         """The opener opens one more."""
-        frame = open_frame(self.opener.next_number(), credit=self.die.randint(0, 3))
+        number, credit = self.opener.next_number(), self.die.randint(0, 3)
+        frame: Open | Subscribe = open_frame(number, credit=credit)
+        if self.die.random() < 0.3:
+            frame = subscribe_frame(number, f"token-{number}", "life", credit=credit)
         self.opener.open(frame)
         self.opened.append(frame.request)
         self.to_replica.append(frame)
@@ -74,6 +79,8 @@ class Walk:
             if self.acceptor.credit(number):
                 output = reference() if self.die.random() < 0.3 else text_output()
                 frame = self.acceptor.data(number, [output])
+        elif move < 0.7:
+            frame = self.acceptor.progress(number, 1, 2)
         elif move < 0.9:
             frame = self.acceptor.end(number, FinishReason.STOP, Usage())
         else:

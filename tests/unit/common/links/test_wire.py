@@ -5,7 +5,16 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from fakes.frames import data, end, open_frame, reference, tensor, text_output
+from fakes.frames import (
+    data,
+    end,
+    open_frame,
+    outlet,
+    reference,
+    subscribe_frame,
+    tensor,
+    text_output,
+)
 from omnistage_common.errors import (
     InvalidRequest,
     OmnistageError,
@@ -13,7 +22,7 @@ from omnistage_common.errors import (
     ServerError,
     TooManyRequests,
 )
-from omnistage_common.ids import HostId, Incarnation, OutputName, RequestNumber
+from omnistage_common.ids import HostId, Incarnation, OutputName, RequestNumber, StreamToken
 from omnistage_common.links import wire
 from omnistage_common.links.frames import (
     Cancel,
@@ -24,16 +33,21 @@ from omnistage_common.links.frames import (
     FinishReason,
     FromOpener,
     FromReplica,
+    Inlet,
     Open,
     Phase,
+    Progress,
     Release,
     Status,
+    Subscribe,
     Usage,
 )
+from omnistage_common.links.replica_link import Streams
 from omnistage_common.payloads import (
     AudioPart,
     Content,
     Conversation,
+    DiffusionParameters,
     ElementType,
     Message,
     Output,
@@ -61,6 +75,17 @@ ALL_PARAMETERS = Parameters(
     voice="alto",
     speed=1.25,
     ignore_eos=True,
+    diffusion=DiffusionParameters(
+        width=640,
+        height=480,
+        steps=20,
+        guidance_scale=3.5,
+        true_cfg_scale=4.0,
+        negative_prompt="",
+        frames=9,
+        seconds=1.5,
+        count=2,
+    ),
 )
 ZERO_PARAMETERS = Parameters(
     max_tokens=0,
@@ -143,6 +168,43 @@ def test_an_open_comes_back_with_everything_in_it(
     assert_same_open(through_replica(frame), frame)
 
 
+def test_an_open_comes_back_with_its_streams() -> None:
+    inlet = Inlet(
+        token=StreamToken("in"),
+        address="127.0.0.1:1",
+        incarnation=Incarnation("life"),
+        outputs=(OutputName("a"), OutputName("b")),
+    )
+    streams = Streams(
+        inlets=(inlet,),
+        outlets=(outlet("x", "codes", first_frames=4, frames=25), outlet("y", "text")),
+        withheld=(OutputName("codes"),),
+        credit_releases=True,
+    )
+    frame = open_frame(1, streams=streams)
+
+    assert_same_open(through_replica(frame), frame)
+
+
+def test_a_subscribe_comes_back() -> None:
+    frame = subscribe_frame(7, "token", "life", credit=3, seconds=9)
+
+    decoded = through_replica(frame)
+
+    assert isinstance(decoded, Subscribe)
+    assert decoded.deadline.monotonic == pytest.approx(frame.deadline.monotonic, abs=CLOCK_SLACK)
+    assert msgspec.structs.replace(decoded, deadline=frame.deadline) == frame
+
+
+def test_chunk_sizes_that_are_not_set_are_one_frame() -> None:
+    bare = pb.Frame(request=1, open=pb.Open(outlets=[pb.Outlet(outputs=["a"])]))
+
+    (decoded,) = wire.decode_from_opener(pb.LinkRequest(frames=[bare]))
+
+    assert isinstance(decoded, Open)
+    assert decoded.outlets == (outlet("", "a", first_frames=1, frames=1),)
+
+
 def test_an_open_without_inputs_comes_back() -> None:
     frame = open_frame(9)
 
@@ -189,6 +251,8 @@ def test_a_view_of_foreign_memory_arrives_as_the_bytes_it_shows() -> None:
 @pytest.mark.parametrize(
     "frame",
     [
+        Progress(request=ONE, done=0, total=0),
+        Progress(request=ONE, done=3, total=20),
         data(1, 0),
         data(2**40, 2**40, text_output(index=5), reference(lease=2**63)),
         end(1, 0),

@@ -1,11 +1,13 @@
 """Replicas around a scripted engine, which hold nothing any more when the test is over."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from fakes.edges import Edge
 from fakes.replicas import new_replica
 from fakes.scripted_engine import ScriptedEngine
 from omnistage_common.links.frames import Phase
@@ -69,3 +71,10 @@ def make_replica(
 def replica(make_replica: NewReplica) -> Replica:
     """A ready replica with two places and two more to wait in."""
     return make_replica()
+
+
+@pytest.fixture
+async def edge(replica: Replica, engine: ScriptedEngine) -> AsyncIterator[Edge]:
+    """Links that end with the test."""
+    async with AsyncExitStack() as stack:
+        yield Edge(replica, engine, stack)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fakes.frames import open_frame, reference, tensor, text_output
+from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import EngineFailed, TensorLost
 from omnistage_common.ids import OutputName, RequestNumber, new_incarnation, this_host
 from omnistage_common.links.frames import (
@@ -22,13 +23,19 @@ from omnistage_common.links.protocol import Acceptor, RequestState
 from omnistage_common.payloads import INLINE_LIMIT, Output, Payload, PayloadKind, Tensor, TensorRef
 from omnistage_common.tensors import TensorPlane
 from omnistage_stage.engines.protocol import EngineResult
-from omnistage_stage.service.session import OUTPUTS_PER_FRAME, Session
+from omnistage_stage.service.outbox import OUTPUTS_PER_FRAME
+from omnistage_stage.service.session import Session
 
 ONE = RequestNumber(1)
 MIB = 1 << 20
 SAID = OutputName("text")
 HEARD = OutputName("transcript")
 SOUND = OutputName("audio")
+
+
+async def fetched(plane: TensorPlane, ref: TensorRef) -> Tensor:
+    """The tensor behind a reference."""
+    return await plane.fetch(ref, owner="test", deadline=Deadline.after(5))
 
 
 @pytest.fixture
@@ -67,7 +74,7 @@ class Opened:
     def grant(self, frames: int) -> None:
         """A Credit comes."""
         self.acceptor.receive(Credit(request=ONE, frames=frames))
-        self.session.credited()
+        self.session.credited(frames)
 
     def take(self) -> list[FromReplica]:
         """What a write would send."""
@@ -266,7 +273,7 @@ async def test_a_large_tensor_leaves_as_a_reference_and_the_request_is_held(
     (output,) = data.outputs
     ref = output.payload.content
     assert isinstance(ref, TensorRef)
-    assert (await plane.fetch(ref)).data == tensor(MIB).data
+    assert (await fetched(plane, ref)).data == tensor(MIB).data
     assert request.acceptor.state(ONE) is RequestState.HELD
     assert plane.statistics().leases == 1
 
@@ -328,6 +335,20 @@ async def test_put_waits_for_credit_and_emit_does_not(opened: Callable[..., Open
     assert texts(request.take_data()) == [("text", 0, "bcd")]
 
 
+async def test_put_waits_for_a_write_once_a_frame_is_full(opened: Callable[..., Opened]) -> None:
+    """Else an engine that never gives way would fill the memory, whatever the credit."""
+    request = opened(credit=100)
+    for _ in range(OUTPUTS_PER_FRAME):
+        await asyncio.wait_for(request.session.put(SOUND, sound(4)), 1)
+    waiting = asyncio.create_task(request.session.put(SOUND, sound(4)))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+
+    assert len(request.take_data()) == OUTPUTS_PER_FRAME
+
+    await waiting
+
+
 async def test_a_final_answer_never_waits_for_credit(opened: Callable[..., Opened]) -> None:
     request = opened(credit=0, delivery=Delivery.FINAL)
 
@@ -342,7 +363,7 @@ async def test_inputs_arrive_in_order_with_their_tensors_at_hand(
     held = Output(name=SOUND, payload=Payload(kind=PayloadKind.WAVEFORM, content=published))
     request = opened(text_output("a"), held, text_output("b"))
 
-    engine_request = await request.session.fetch_inputs()
+    engine_request = await request.session.fetch_inputs({})
 
     assert engine_request.inputs[SAID] == (text_output("a").payload, text_output("b").payload)
     assert [sound.data for sound in engine_request.tensors(SOUND)] == [tensor(MIB).data]
@@ -352,12 +373,12 @@ async def test_inputs_arrive_in_order_with_their_tensors_at_hand(
 
 async def test_a_lost_input_is_an_error(opened: Callable[..., Opened]) -> None:
     with pytest.raises(TensorLost):
-        await opened(reference()).session.fetch_inputs()
+        await opened(reference()).session.fetch_inputs({})
 
 
 async def test_times_add_up(opened: Callable[..., Opened]) -> None:
     request = opened()
-    await request.session.fetch_inputs()
+    await request.session.fetch_inputs({})
     request.say("a")
     request.session.finish(EngineResult())
 
