@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 SIMULATED_OMNI: Final = Path(__file__).parents[2] / "deploy" / "pipelines" / "simulated-omni.yaml"
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 180.0
 """Bound of every start; a loaded machine takes a multiple of what an idle one takes."""
 STOP_SECONDS: Final = 20.0
 _STARTER: Final = ThreadPoolExecutor(1, thread_name_prefix="starter")

@@ -12,14 +12,14 @@ def test_warnings_are_shown_and_the_plan_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "p.yaml"
-    file.write_text(bent(("  timeouts: {request: 60s}", "  transfer: {transport: RDMA}")))
+    file.write_text(bent(("      engineArgs: {width: 3}", "      autoscaling: {maxReplicas: 2}")))
 
     plan = plan_from(file, None, ())
 
     assert plan.name == "chat"
     shown = capsys.readouterr()
     assert "warning: " in shown.err
-    assert "spec.transfer.transport" in shown.err
+    assert "spec.stages[thinker].autoscaling" in shown.err
     assert shown.out == ""
 
 

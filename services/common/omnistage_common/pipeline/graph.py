@@ -1,14 +1,23 @@
-"""Order and cycles of a graph of names; it knows nothing of stages.
+"""Names of a graph: what is there twice, order, cycles; it knows nothing of stages.
 
-Both functions are deterministic: equal input gives equal output, whatever the hash seed.
+All functions are deterministic: equal input gives equal output, whatever the hash seed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-__all__ = ["find_cycle", "successors_of", "topological_order"]
+__all__ = ["duplicates", "find_cycle", "successors_of", "topological_order"]
 
 NodeT = TypeVar("NodeT", bound=str)
+
+
+def duplicates(names: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Position and name of each name that was there before."""
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            yield index, name
+        seen.add(name)
 
 
 def successors_of(

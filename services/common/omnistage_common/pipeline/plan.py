@@ -164,7 +164,8 @@ class EdgePlan(Struct, frozen=True, kw_only=True):
     kind: PayloadKind
     mode: EdgeMode
     optional: bool = False
-    """The consumer also runs when the producer has nothing to do in a request."""
+    """The consumer also runs when the producer has nothing to do in a request, or leaves this output
+    out."""
     chunk: ChunkPlan | None = None
     """None for pieces as they are made; always None on a `Full` edge."""
 

@@ -18,6 +18,7 @@ from omnistage_common.pipeline.merging import resolve_stage
 from omnistage_common.pipeline.origins import OriginLog
 from omnistage_common.pipeline.overrides import Override, command_line_of
 from omnistage_common.pipeline.plan import (
+    ChunkPlan,
     EdgeMode,
     EdgePlan,
     Origin,
@@ -25,10 +26,11 @@ from omnistage_common.pipeline.plan import (
     PipelinePlan,
     StagePlan,
     Timeouts,
+    TransportChoice,
 )
 from omnistage_common.pipeline.problems import ResourceProblems, raise_errors
 from omnistage_common.pipeline.quantities import seconds_of
-from omnistage_common.pipeline.resources import TimeoutSettings, Topology
+from omnistage_common.pipeline.resources import ChunkPolicy, TimeoutSettings, Topology
 from omnistage_common.pipeline.revisions import pipeline_revision
 from omnistage_common.pipeline.selecting import Selection, choose_pipeline, select
 from omnistage_common.pipeline.validation import selection_problems
@@ -77,6 +79,7 @@ def _plan(selection: Selection) -> PipelinePlan:
             request=_timeout(selection, "request", log), drain=_timeout(selection, "drain", log)
         ),
         revision=Revision(""),
+        transport=_transport(selection, log),
         origins=log.origins,
     )
     log.note("name", Origin.PIPELINE)
@@ -122,8 +125,19 @@ def _edges(selection: Selection, log: OriginLog) -> tuple[EdgePlan, ...]:
             kind=kinds[edge.producer, edge.output],
             mode=edge.mode if chunked else EdgeMode.FULL,
             optional=edge.optional,
+            chunk=_chunk(edge.chunk) if chunked else None,
         )
         for edge in topology.edges
+    )
+
+
+def _chunk(policy: ChunkPolicy | None) -> ChunkPlan | None:
+    if policy is None:
+        return None
+    return ChunkPlan(
+        first_frames=policy.first_frames,
+        frames=policy.frames,
+        context_frames=policy.context_frames,
     )
 
 
@@ -153,3 +167,15 @@ def _timeout(selection: Selection, name: str, log: OriginLog) -> float:
         for each in selection.specs
     ]
     return seconds_of(log.last(f"timeouts.{name}", candidates))
+
+
+def _transport(selection: Selection, log: OriginLog) -> TransportChoice:
+    return log.last(
+        "transport",
+        [(Origin.BUILT_IN, TransportChoice.AUTO)]
+        + [
+            (each.origin, each.spec.transfer.transport)
+            for each in selection.specs
+            if "transport" in each.spec.transfer.model_fields_set
+        ],
+    )

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic.alias_generators import to_camel
 
+from omnistage_common.pipeline.graph import duplicates
 from omnistage_common.pipeline.loading import Document
 from omnistage_common.pipeline.problems import Place, Problem, shown
 from omnistage_common.pipeline.quantities import seconds_of
@@ -17,7 +18,6 @@ from omnistage_common.pipeline.resources import (
     StageTemplate,
 )
 from omnistage_common.pipeline.selecting import Selection, StageSelection, Written, WrittenSpec
-from omnistage_common.pipeline.topology_checks import duplicates
 
 __all__ = ["env_problems", "settings_problems", "stage_settings_problems"]
 

@@ -1,26 +1,29 @@
 """Checks of a graph: names, kinds, cycles, stages that can never run or whose work nobody takes.
 
-Each check is a generator of problems over one `Graph`; they do not depend on one another, so that a
-person sees everything at once.
+What edges carry, and how, is checked in `edge_checks`. Each check is a generator of problems over one
+`Graph`; they do not depend on one another, so that a person sees everything at once.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from omnistage_common.ids import OutputName, StageName
+from omnistage_common.ids import OutputName
 from omnistage_common.payloads import PayloadKind
-from omnistage_common.pipeline.graph import find_cycle, successors_of
-from omnistage_common.pipeline.plan import EdgeMode, Modality
+from omnistage_common.pipeline.edge_checks import edge_problems, no_output
+from omnistage_common.pipeline.graph import duplicates, find_cycle, successors_of
+from omnistage_common.pipeline.plan import Modality
 from omnistage_common.pipeline.problems import Place, Problem, Severity, closest, shown
-from omnistage_common.pipeline.resources import StageTemplate, Topology, TopologyEdge
+from omnistage_common.pipeline.resources import Topology
 from omnistage_common.pipeline.selecting import Graph
 
-__all__ = ["REQUEST_INPUTS", "duplicates", "topology_problems"]
+__all__ = ["REQUEST_INPUTS", "topology_problems"]
 
 REQUEST_INPUTS: Final = {
     OutputName("audio"): PayloadKind.WAVEFORM,
     OutputName("conversation"): PayloadKind.CONVERSATION,
+    OutputName("image"): PayloadKind.IMAGE,
+    OutputName("text"): PayloadKind.TEXT,
 }
 """What a request can bring, and what kind it is."""
 
@@ -30,25 +33,12 @@ _MODALITY_KINDS: Final = {
     Modality.IMAGE: PayloadKind.IMAGE,
     Modality.VIDEO: PayloadKind.VIDEO,
 }
-_WHOLE: Final = frozenset(
-    {PayloadKind.CONVERSATION, PayloadKind.IMAGE, PayloadKind.KV_CACHE, PayloadKind.LATENTS}
-)
-"""Kinds that mean nothing in pieces, so no `Stream` edge can carry them."""
 
 
 def topology_problems(graph: Graph) -> tuple[Problem, ...]:
     """Everything wrong with a graph, whoever uses it."""
-    checks = (_stage_names, _ports, _edges, _arrivals, _outputs, _modalities, _idle_stages, _cycle)
+    checks = (_stage_names, _ports, edge_problems, _outputs, _modalities, _idle_stages, _cycle)
     return tuple(problem for check in checks for problem in check(graph.topology, graph.place))
-
-
-def duplicates(names: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Position and name of each name that was there before."""
-    seen: set[str] = set()
-    for index, name in enumerate(names):
-        if name in seen:
-            yield index, name
-        seen.add(name)
 
 
 def _stage_names(topology: Topology, place: Place) -> Iterator[Problem]:
@@ -82,68 +72,6 @@ def _ports(topology: Topology, place: Place) -> Iterator[Problem]:
                 )
 
 
-def _edges(topology: Topology, place: Place) -> Iterator[Problem]:
-    stages = {stage.name: stage for stage in topology.stages}
-    for index, edge in enumerate(topology.edges):
-        where = place.at("edges", index)
-        for key, name in (("from", edge.producer), ("to", edge.consumer)):
-            if name not in stages:
-                yield where.at(key).problem(
-                    f"there is no stage {shown(name)}", closest(name, stages, what="stages")
-                )
-        if edge.producer in stages:
-            yield from _carried(edge, stages[edge.producer], where)
-    pairs = [f"{edge.producer} {edge.consumer} {edge.output}" for edge in topology.edges]
-    for index, _ in duplicates(pairs):
-        yield place.at("edges", index).problem("is the same as an earlier edge", "remove it")
-
-
-def _carried(edge: TopologyEdge, producer: StageTemplate, where: Place) -> Iterator[Problem]:
-    """Problems with what an edge carries."""
-    kinds = {port.name: port.kind for port in producer.produces}
-    kind = kinds.get(edge.output)
-    if kind is None:
-        yield _no_output(edge.output, producer, where.at("output"))
-        return
-    if edge.kind not in {None, kind}:
-        yield where.at("kind").problem(
-            f"is {shown(edge.kind.value if edge.kind else None)}, but {producer.name} makes "
-            f"{shown(edge.output)} as {shown(kind.value)}",
-            f"write `kind: {kind.value}`, or leave it out",
-        )
-    if edge.mode is EdgeMode.STREAM and kind in _WHOLE:
-        yield where.at("mode").problem(
-            f"is `Stream`, but {shown(kind.value)} cannot be handed over in pieces",
-            "write `mode: Full`",
-        )
-
-
-def _no_output(name: str, producer: StageTemplate, where: Place) -> Problem:
-    return where.problem(
-        f"{producer.name} makes no output {shown(name)}",
-        closest(
-            name, [port.name for port in producer.produces], what=f"outputs of {producer.name}"
-        ),
-    )
-
-
-def _arrivals(topology: Topology, place: Place) -> Iterator[Problem]:
-    """Two things must not arrive at a stage under one name."""
-    arrived: dict[tuple[StageName, OutputName], str] = {
-        (stage.name, taken.name): "the request"
-        for stage in topology.stages
-        for taken in stage.consumes
-    }
-    known = {stage.name for stage in topology.stages}
-    for index, edge in enumerate(topology.edges):
-        before = arrived.setdefault((edge.consumer, edge.output), edge.producer)
-        if before != edge.producer and edge.producer in known:
-            yield place.at("edges", index, "output").problem(
-                f"{edge.consumer} already takes a {shown(edge.output)} from {before}",
-                "give the producer's output another name",
-            )
-
-
 def _outputs(topology: Topology, place: Place) -> Iterator[Problem]:
     stages = {stage.name: stage for stage in topology.stages}
     for index, output in enumerate(topology.outputs):
@@ -157,7 +85,7 @@ def _outputs(topology: Topology, place: Place) -> Iterator[Problem]:
             continue
         kind = next((port.kind for port in stage.produces if port.name == output.output), None)
         if kind is None:
-            yield _no_output(output.output, stage, where.at("output"))
+            yield no_output(output.output, stage, where.at("output"))
         elif output.modality is not None and kind is not _MODALITY_KINDS[output.modality]:
             yield where.at("modality").problem(
                 f"is {shown(output.modality.value)}, but {output.stage} makes "
@@ -191,6 +119,7 @@ def _modalities(topology: Topology, place: Place) -> Iterator[Problem]:
 def _idle_stages(topology: Topology, place: Place) -> Iterator[Problem]:
     """Every stage needs something to start from and somebody who takes what it makes."""
     fed = {edge.consumer for edge in topology.edges}
+    surely_fed = {edge.consumer for edge in topology.edges if not edge.optional}
     taken = {(edge.producer, edge.output) for edge in topology.edges}
     taken |= {(output.stage, output.output) for output in topology.outputs}
     for index, stage in enumerate(topology.stages):
@@ -199,6 +128,11 @@ def _idle_stages(topology: Topology, place: Place) -> Iterator[Problem]:
             yield where.problem(
                 "can never run: it takes nothing from the request and no edge leads to it",
                 "add `consumes` or an edge",
+            )
+        elif not stage.consumes and stage.name not in surely_fed:
+            yield where.problem(
+                "may be left with nothing to start from: every edge that leads to it is optional",
+                "make one of them required, or add `consumes`",
             )
         if not any(producer == stage.name for producer, _ in taken):
             yield where.problem(

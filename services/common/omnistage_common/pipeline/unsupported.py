@@ -6,9 +6,8 @@ Each function is one gap. It goes when its feature comes, and nothing else needs
 from collections.abc import Iterator
 
 from omnistage_common.pipeline.merging import final_variables
-from omnistage_common.pipeline.plan import EdgeMode
 from omnistage_common.pipeline.problems import Place, Problem, Severity
-from omnistage_common.pipeline.resources import EnvVar, Parallelism, Transport
+from omnistage_common.pipeline.resources import EnvVar, Parallelism
 from omnistage_common.pipeline.selecting import Selection, StageSelection
 
 __all__ = ["unsupported_problems"]
@@ -16,19 +15,8 @@ __all__ = ["unsupported_problems"]
 
 def unsupported_problems(selection: Selection) -> tuple[Problem, ...]:
     """Everything in a pipeline that would not be done as it is written."""
-    gaps = (_stream_edges, _parallelism, _secrets, _no_replicas, _autoscaling, _transports)
+    gaps = (_parallelism, _secrets, _no_replicas, _autoscaling)
     return tuple(problem for gap in gaps for problem in gap(selection))
-
-
-def _stream_edges(selection: Selection) -> Iterator[Problem]:
-    if not selection.chunked:
-        return
-    for index, edge in enumerate(selection.graph.topology.edges):
-        if edge.mode is EdgeMode.STREAM:
-            yield selection.graph.place.at("edges", index, "mode").problem(
-                "is `Stream`, which this release does not run yet",
-                "write `mode: Full`, or `streaming: {chunked: false}` in the pipeline",
-            )
 
 
 def _parallelism(selection: Selection) -> Iterator[Problem]:
@@ -89,14 +77,3 @@ def _autoscaling(selection: Selection) -> Iterator[Problem]:
                     "write `replicas` for another number",
                     severity=Severity.WARNING,
                 )
-
-
-def _transports(selection: Selection) -> Iterator[Problem]:
-    for each in selection.specs:
-        transport = each.spec.transfer.transport
-        if transport in {Transport.RDMA, Transport.TCP}:
-            yield each.place.at("transfer", "transport").problem(
-                f"is `{transport.value}`; between processes of one host, shared memory is used",
-                "write `Auto` to let each pair of replicas choose",
-                severity=Severity.WARNING,
-            )

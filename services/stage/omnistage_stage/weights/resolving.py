@@ -23,7 +23,14 @@ from omnistage_stage.weights.packages import (
     require_intact,
 )
 from omnistage_stage.weights.progress import Progress
-from omnistage_stage.weights.sources import FileSource, HubSource, PackageSource, parse_source
+from omnistage_stage.weights.sources import (
+    FileSource,
+    HubSource,
+    PackageSource,
+    TinySource,
+    parse_source,
+)
+from omnistage_stage.weights.tiny import tiny_recipe
 
 __all__ = ["Weights", "weights_of"]
 
@@ -84,6 +91,9 @@ def weights_of(uri: str, cache_folder: Path | None = None) -> Weights:
             )
         case HubSource() as source:
             return _of_hub(source)
+        case TinySource(name=name):
+            cache = WeightsCache(cache_folder or default_cache_folder())
+            return _cached(tiny_recipe(name), cache)
         case PackageSource(distribution=name) if name in _IN_PLACE:
             return _in_place(_IN_PLACE[name])
         case PackageSource(distribution=name) if name in _GGUF:
@@ -136,6 +146,10 @@ def _converted(model: PackagedModel, cache: WeightsCache) -> Weights:
         recipe_version=_GGUF_RECIPE_VERSION,
         build=build,
     )
+    return _cached(recipe, cache)
+
+
+def _cached(recipe: Recipe, cache: WeightsCache) -> Weights:
     return Weights(
         prepare=partial(cache.prepare, recipe),
         verify=partial(cache.problems, recipe),

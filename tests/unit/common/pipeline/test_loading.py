@@ -52,7 +52,7 @@ INVALID = [
     (
         ("  timeouts: {request: 60s}", "  transfer: {transport: Rdma}"),
         ("p.yaml:51: spec.transfer.transport: is `Rdma`, which is not one of Auto, RDMA, TCP, "
-        "SharedMemory"),
+        "SharedMemory, Stream"),
     ),
     (
         ("mode: Full", "mode: Ful"),

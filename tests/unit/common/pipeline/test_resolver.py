@@ -272,7 +272,7 @@ def test_a_broken_pipeline_does_not_keep_its_neighbour_from_resolving() -> None:
 
 def test_every_error_of_a_pipeline_is_raised_at_once_and_warnings_are_not() -> None:
     text = bent(
-        ("mode: Full", "mode: Stream"),
+        ("mode: Full", "mode: Full, chunk: {}"),
         ("request: 60s", "request: 0s"),
         ("      engineArgs: {width: 3}", "      autoscaling: {maxReplicas: 3}"),
     )

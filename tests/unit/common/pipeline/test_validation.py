@@ -5,7 +5,6 @@ import pytest
 from omnistage_common.pipeline.loading import load_text
 from omnistage_common.pipeline.plan import Execution
 from omnistage_common.pipeline.problems import Severity
-from omnistage_common.pipeline.resolver import resolve
 from omnistage_common.pipeline.validation import check
 from unit.common.pipeline.examples import VALID, bent, found, lines_of
 
@@ -252,12 +251,6 @@ def test_a_pipeline_that_cannot_work_is_refused(
 
 UNSUPPORTED = [
     (
-        ("mode: Full", "mode: Stream"),
-        Severity.ERROR,
-        ("p.yaml:27: spec.edges[0].mode: is `Stream`, which this release does not run yet (write "
-        "`mode: Full`, or `streaming: {chunked: false}` in the pipeline)"),
-    ),
-    (
         ("      engineArgs: {width: 3}", "      parallelism: {tensor: 2}"),
         Severity.ERROR,
         ("p.yaml:50: spec.stages[thinker].parallelism: spreads a replica over devices, which this "
@@ -280,12 +273,6 @@ UNSUPPORTED = [
         Severity.WARNING,
         ("p.yaml:50: spec.stages[thinker].env[TOKEN].secretKey: names a Secret, which only a "
         "cluster has; the variable stays unset (add `--set stages.thinker.env.TOKEN=...`)"),
-    ),
-    (
-        ("  timeouts: {request: 60s}", "  transfer: {transport: RDMA}"),
-        Severity.WARNING,
-        ("p.yaml:51: spec.transfer.transport: is `RDMA`; between processes of one host, shared "
-        "memory is used (write `Auto` to let each pair of replicas choose)"),
     ),
 ]  # fmt: skip
 
@@ -310,16 +297,6 @@ def test_an_output_that_nobody_takes_is_a_warning() -> None:
         "p.yaml:13: spec.stages[thinker].produces[codes]: is taken by nobody (add an edge or an "
         "output)"
     )
-
-
-def test_stream_edges_resolve_to_full_when_the_pipeline_says_not_to_stream() -> None:
-    text = bent(
-        ("mode: Full", "mode: Stream"),
-        ("  timeouts: {request: 60s}", "  streaming: {chunked: false}"),
-    )
-
-    assert lines_of(text) == []
-    assert resolve(load_text(text, file="p")).edges[0].mode.value == "Full"
 
 
 def test_a_secret_that_the_command_line_gives_is_no_problem() -> None:

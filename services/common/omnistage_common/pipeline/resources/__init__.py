@@ -26,9 +26,9 @@ from omnistage_common.pipeline.resources.serving import (
     Streaming,
     TimeoutSettings,
     Transfer,
-    Transport,
 )
 from omnistage_common.pipeline.resources.topology import (
+    ChunkPolicy,
     FinalOutput,
     Port,
     RequestInput,
@@ -62,6 +62,7 @@ __all__ = [
     "KINDS",
     "Accelerator",
     "Autoscaling",
+    "ChunkPolicy",
     "ClusterMetadata",
     "ComputeResources",
     "EnvVar",
@@ -97,5 +98,4 @@ __all__ = [
     "Topology",
     "TopologyEdge",
     "Transfer",
-    "Transport",
 ]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from omnistage_common.pipeline.plan import Execution
+from omnistage_common.pipeline.plan import Execution, TransportChoice
 from omnistage_common.pipeline.resources.topology import Port, RequestInput, Topology
 from omnistage_common.pipeline.resources.values import (
     Duration,
@@ -37,7 +37,6 @@ __all__ = [
     "Streaming",
     "TimeoutSettings",
     "Transfer",
-    "Transport",
 ]
 
 _Ways = Annotated[int, Field(ge=1, le=64)]
@@ -121,7 +120,8 @@ class Streaming(Model):
     """How stages hand over while they run."""
 
     chunked: bool = True
-    """Whether `Stream` edges deliver chunk by chunk; false makes each of them `Full`."""
+    """Whether `Stream` edges deliver chunk by chunk; false makes each of them `Full`,
+    without its `chunk`."""
 
 
 class TimeoutSettings(Model):
@@ -133,21 +133,12 @@ class TimeoutSettings(Model):
     """Grace for running requests when a replica goes."""
 
 
-class Transport(Enum):
-    """How tensors move between replicas."""
-
-    AUTO = "Auto"
-    """The best that each pair of replicas can do."""
-    RDMA = "RDMA"
-    TCP = "TCP"
-    SHARED_MEMORY = "SharedMemory"
-
-
 class Transfer(Model):
     """How tensors move between stages."""
 
-    transport: Transport = Transport.AUTO
-    """Transport between replicas; `Auto` chooses the best for each pair."""
+    transport: TransportChoice = TransportChoice.AUTO
+    """`Auto`: the best that each pair of replicas can do. `RDMA`, `TCP`: Mooncake, over that.
+    `SharedMemory`: within a host only. `Stream`: a gRPC byte stream, always."""
 
 
 class RolloutStrategy(Enum):

@@ -22,6 +22,7 @@ from omnistage_common.pipeline.resources.values import (
 )
 
 __all__ = [
+    "ChunkPolicy",
     "FinalOutput",
     "Port",
     "RequestInput",
@@ -36,9 +37,10 @@ class RequestInput(Model):
     """Something a stage takes from the request itself."""
 
     name: PortName
-    """What the request brings: `conversation` (its messages) or `audio` (its audio inputs)."""
+    """What the request brings: `conversation` (its messages), `text` (its one text, e.g. the prompt
+    for an image), `audio` (its recordings) or `image` (its images)."""
     kind: PayloadKind
-    """What that is: `conversation` for `conversation`, `waveform` for `audio`."""
+    """What that is: `waveform` for `audio`, otherwise the same word as the name."""
     optional: bool = False
     """Whether the stage also runs on requests that do not bring it."""
 
@@ -86,6 +88,21 @@ class StageTemplate(Model):
     """How it runs where neither runtime nor pipeline says otherwise."""
 
 
+_Frames = Annotated[int, Field(ge=1, le=1024)]
+
+
+class ChunkPolicy(Model):
+    """How a `Stream` edge gathers frames into chunks: early at first, then efficiently."""
+
+    first_frames: Annotated[tuple[_Frames, ...], Field(min_length=1, max_length=8)] = (2, 4, 8, 16)
+    """Frames of the first chunk, to choose from, rising: the busier the consumer, the more."""
+    frames: _Frames = 25
+    """Frames of every later chunk."""
+    context_frames: Annotated[int, Field(ge=0, le=1024)] = 25
+    """Frames before a chunk that a decoder without state looks at again; 0 for one that keeps what
+    it needs."""
+
+
 class TopologyEdge(Model):
     """A stage's output that another stage takes."""
 
@@ -100,7 +117,11 @@ class TopologyEdge(Model):
     mode: EdgeMode = EdgeMode.FULL
     """`Full`: once, when the producer has ended. `Stream`: chunk by chunk, while it runs."""
     optional: bool = False
-    """Whether the consumer also runs when the producer has nothing to do in a request."""
+    """Whether the consumer also runs without this output: when the producer has nothing to do in a
+    request, or runs and leaves the output out."""
+    chunk: ChunkPolicy | None = None
+    """How frames are gathered into chunks, on a `Stream` edge whose payload has frames; left out for
+    pieces as they are made."""
 
 
 class FinalOutput(Model):
