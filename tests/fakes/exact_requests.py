@@ -26,8 +26,9 @@ from omnistage_common.payloads import (
     Tensor,
     TensorHeader,
 )
-from omnistage_common.pipeline.plan import Modality, OutputPlan
+from omnistage_common.pipeline.plan import Modality, OutputPlan, PipelinePlan
 from omnistage_common.tensors import TensorPlane
+from omnistage_common.transfers import transports_for
 from omnistage_gateway.pipelines.routing import Routes
 from omnistage_gateway.replicas.pool import StagePool
 from omnistage_gateway.requests.sequencing import Sequence, StagedRequest
@@ -75,9 +76,8 @@ class ExactAnswer:
 class ExactRequests:
     """Asks the stages of a deployment."""
 
-    def __init__(self, deployment: Deployment, plane: TensorPlane) -> None:
-        self._plan = deployment.plan
-        self._routes = Routes(deployment.plan)
+    def __init__(self, deployment: Deployment, plan: PipelinePlan, plane: TensorPlane) -> None:
+        self._routes = Routes(plan)
         self._plane = plane
         self.links = [
             ReplicaLink(ReplicaEndpoint(stage=replica.stage, replica=name, address=replica.address))
@@ -89,7 +89,7 @@ class ExactRequests:
                 [link for link in self.links if link.endpoint.stage == stage.name],
                 max_running=stage.limits.max_running,
             )
-            for stage in deployment.plan.stages
+            for stage in plan.stages
         }
 
     @property
@@ -159,10 +159,24 @@ def tensor_payload(array: npt.NDArray[np.generic], kind: PayloadKind, rate_hz: i
 
 
 @asynccontextmanager
-async def exact_requests(deployment: Deployment) -> AsyncIterator[ExactRequests]:
-    """Requests over a deployment, once every stage can be asked."""
-    plane = TensorPlane(incarnation=new_incarnation(), host=this_host(), slab_bytes=64 << 20)
-    requests = ExactRequests(deployment, plane)
+async def exact_requests(
+    deployment: Deployment, plan: PipelinePlan | None = None
+) -> AsyncIterator[ExactRequests]:
+    """Requests over a deployment, once every stage can be asked.
+
+    Args:
+        deployment: Its stages run.
+        plan: How requests go over them, where that is not the plan they were started with: edges
+            may be `Full` that were to stream.
+    """
+    plan = plan or deployment.plan
+    plane = TensorPlane(
+        incarnation=new_incarnation(),
+        host=this_host(),
+        slab_bytes=64 << 20,
+        transports=transports_for(plan.transport),
+    )
+    requests = ExactRequests(deployment, plan, plane)
     tasks = [asyncio.create_task(link.run()) for link in requests.links]
     try:
         assert await asyncio.to_thread(within, READY_SECONDS, lambda: requests.ready)
