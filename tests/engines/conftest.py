@@ -1,4 +1,4 @@
-"""Real engines with real weights, loaded once for the whole run.
+"""Real engines with real weights, loaded once for the whole run, or once for each module.
 
 They live on the session's event loop, so every test here runs on it. Weights come from the usual
 cache folder: the first run on a machine prepares them, later ones find them.
@@ -57,9 +57,12 @@ async def recogniser() -> AsyncIterator[PocketsphinxEngine]:
     await engine.close()
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def writer() -> AsyncIterator[VllmEngine]:
-    """Conversation to text; in float32, where batching changes no token of a short answer."""
+    """Conversation to text; in float32, where batching changes no token of a short answer.
+
+    Closed with each module, since a process can have one vLLM engine at a time.
+    """
     engine = VllmEngine(
         engine_spec(
             {"text": PayloadKind.TEXT},

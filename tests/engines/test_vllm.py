@@ -10,10 +10,10 @@ import pytest
 from engines.conftest import CONTEXT
 from fakes.engine_io import RecordedOutputs, conversation, engine_request, engine_spec, user_message
 from omnistage_common.errors import InvalidRequest, InvalidWeights, SetupError
-from omnistage_common.payloads import Parameters, PayloadKind
+from omnistage_common.payloads import ImagePart, Message, Parameters, PayloadKind, TextPart
 from omnistage_stage.engines.protocol import EngineRequest, EngineResult, FinishReason, Outputs
 from omnistage_stage.engines.vllm import VllmEngine
-from omnistage_stage.engines.vllm.core import VllmCore
+from omnistage_stage.engines.vllm.core import VllmCore, model_runner
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -63,7 +63,7 @@ class Watched(RecordedOutputs):
         self.begun.set()
 
 
-async def test_text_comes_in_deltas_under_the_name_that_the_template_gives(
+async def test_text_comes_in_deltas(
     writer: VllmEngine,
 ) -> None:
     outputs = RecordedOutputs()
@@ -158,6 +158,25 @@ async def test_messages_longer_than_the_context_are_refused_with_the_counts(
         await answer(writer, "word " * (CONTEXT + 1))
     assert refused.value.field == "messages"
     assert writer.active == 0
+
+
+async def test_a_template_that_asks_for_text_only_has_nothing_else_collected(
+    writer: VllmEngine,
+) -> None:
+    core = writer._steps._core
+    assert isinstance(core, VllmCore)
+    assert core._hidden is None
+    assert not model_runner(core._engine).model._forward_hooks
+
+
+async def test_a_model_of_text_refuses_images(writer: VllmEngine) -> None:
+    message = Message(role="user", parts=(TextPart(text="What is this?"), ImagePart(index=0)))
+
+    with pytest.raises(InvalidRequest, match="takes no images") as refused:
+        await writer.run(
+            engine_request({"conversation": (conversation(message),)}), RecordedOutputs()
+        )
+    assert refused.value.field == "messages"
 
 
 async def test_audio_without_a_transcript_is_refused(writer: VllmEngine) -> None:

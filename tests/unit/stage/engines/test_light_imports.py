@@ -24,9 +24,9 @@ CHECK = textwrap.dedent(
     from omnistage_common.payloads import PayloadKind
     from {module} import {engine}
 
-    made = {engine}(engine_spec({{"out": PayloadKind.{kind}}}, model="{model}"))
+    made = {engine}(engine_spec({{PayloadKind.{kind}.value: PayloadKind.{kind}}}, model="{model}"))
     try:
-        {engine}(engine_spec({{"out": PayloadKind.{kind}}}, nonsense=1))
+        {engine}(engine_spec({{PayloadKind.{kind}.value: PayloadKind.{kind}}}, nonsense=1))
     except SetupError as error:
         assert error.field == "engineArgs.nonsense"
 

@@ -47,7 +47,7 @@ class WordCore:
         for ticket in tickets:
             self.words.pop(ticket, None)
 
-    def step(self) -> list[Piece]:
+    def step(self) -> list[Piece[str]]:
         """Spells a letter of each word, when the gate lets it."""
         self.threads.add(threading.get_ident())
         assert self.gate.acquire(timeout=10)
@@ -60,19 +60,19 @@ class WordCore:
         """Remembers that it was closed."""
         self.closed = True
 
-    def _spell(self, ticket: int) -> Piece:
+    def _spell(self, ticket: int) -> Piece[str]:
         letter, *rest = self.words[ticket]
         self.words[ticket] = rest
         if rest:
-            return Piece(ticket=ticket, text=letter)
+            return Piece(ticket=ticket, content=letter)
         del self.words[ticket]
         end = Finish(reason=FinishReason.STOP, input_tokens=1, output_tokens=1)
-        return Piece(ticket=ticket, text=letter, end=end)
+        return Piece(ticket=ticket, content=letter, end=end)
 
 
 @asynccontextmanager
-async def stepping(core: WordCore) -> AsyncIterator[StepLoop[str]]:
-    loop = StepLoop[str](lambda: core, name="stepped")
+async def stepping(core: WordCore) -> AsyncIterator[StepLoop[str, str]]:
+    loop = StepLoop[str, str](lambda: core, name="stepped")
     await loop.start()
     try:
         yield loop
@@ -81,7 +81,7 @@ async def stepping(core: WordCore) -> AsyncIterator[StepLoop[str]]:
         assert "stepped" not in [thread.name for thread in threading.enumerate()]
 
 
-async def spell(loop: StepLoop[str], word: str) -> list[str]:
+async def spell(loop: StepLoop[str, str], word: str) -> list[str]:
     letters: list[str] = []
     await loop.run(word, letters.append)
     return letters
@@ -201,7 +201,7 @@ async def test_what_loading_raises_comes_out_of_start_as_one_of_our_errors(
     def fail() -> WordCore:
         raise raised
 
-    loop = StepLoop[str](fail, name="stepped")
+    loop = StepLoop[str, str](fail, name="stepped")
     with pytest.raises(kind, match=said):
         await loop.start()
     await loop.stop()
@@ -220,7 +220,7 @@ async def test_stopping_fails_what_still_runs() -> None:
 
 
 async def test_a_loop_that_never_started_stops_at_once() -> None:
-    await StepLoop[str](WordCore, name="stepped").stop()
+    await StepLoop[str, str](WordCore, name="stepped").stop()
 
 
 async def test_a_start_that_nobody_waits_for_is_finished_before_the_stop() -> None:
@@ -230,7 +230,7 @@ async def test_a_start_that_nobody_waits_for_is_finished_before_the_stop() -> No
         assert release.wait(10)
         return core
 
-    loop = StepLoop[str](make, name="stepped")
+    loop = StepLoop[str, str](make, name="stepped")
     starting = asyncio.create_task(loop.start())
     await asyncio.sleep(0)
     starting.cancel()

@@ -39,6 +39,8 @@ class VllmArguments(ModelArguments, frozen=True, kw_only=True):
 
     max_num_seqs: Positive | None = None
     """Requests in one step; None: the stage's `max_running`."""
+    max_num_batched_tokens: Positive | None = None
+    """Tokens in one step; a longer prompt is read in several. None: vLLM's choice."""
     kv_cache_memory_bytes: Positive | None = None
     """None: 256 MiB on a CPU; on a GPU what `gpu_memory_utilization` leaves."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -49,4 +51,8 @@ class VllmArguments(ModelArguments, frozen=True, kw_only=True):
     omp_threads: Positive | None = None
     """Threads of CPU kernels; None: `OMP_NUM_THREADS`, or 1 when that is unset. More than one needs
     as many idle cores: barriers between threads collapse on a busy machine."""
+    hidden_states_layer: Annotated[int, Meta(ge=0)] | Literal["final"] | None = None
+    """Which hidden states come out: those after this many layers (Hugging Face's
+    `hidden_states[k]`; 0: the embeddings), or the last ones, normalised. None: the layer that the
+    checkpoint's talker accepts, or the final one where the checkpoint names none."""
     defaults: GenerationDefaults = GenerationDefaults()

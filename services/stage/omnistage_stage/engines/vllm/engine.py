@@ -1,45 +1,48 @@
-"""The engine `vllm`: a conversation in, text deltas out.
+"""The engine `vllm`: a conversation in, with recordings and pictures; text, tokens and rows out.
 
-Chat template and tokenizer run in a thread of their own (long prompts take milliseconds), the model
-in the step loop's thread; the event loop only carries messages between them. vLLM batches whatever
-runs at the same time; a request gets what it would have got alone, up to rounding.
+Chat template, tokenizer and processor run in a thread of their own (long prompts take milliseconds),
+the model in the step loop's thread; the event loop only carries messages between them. vLLM batches
+whatever runs at the same time; a request gets what it would have got alone, up to rounding.
 """
 
-from typing import Any
-
 from omnistage_common.errors import EngineFailed
-from omnistage_common.payloads import (
-    Conversation,
-    Message,
-    Parameters,
-    Payload,
-    PayloadKind,
-    TextPart,
-)
-from omnistage_stage.engines.arguments import parse_arguments, sole_output
+from omnistage_common.payloads import Conversation, Message, Parameters, TextPart
+from omnistage_stage.engines.arguments import parse_arguments
 from omnistage_stage.engines.protocol import EngineRequest, EngineResult, EngineSpec, Outputs
 from omnistage_stage.engines.vllm.arguments import VllmArguments
-from omnistage_stage.engines.vllm.core import Order, VllmCore, load_core
-from omnistage_stage.engines.vllm.prompting import conversation_of, generation_of, prompt_tokens
+from omnistage_stage.engines.vllm.core import Order, VllmCore
+from omnistage_stage.engines.vllm.loading import load_core, purpose_of
+from omnistage_stage.engines.vllm.outputs import Made, asked_outputs, delivering
+from omnistage_stage.engines.vllm.prompting import (
+    Question,
+    Reader,
+    generation_of,
+    question_of,
+    read_prompt,
+)
 from omnistage_stage.engines.vllm.stepping import StepLoop
 from omnistage_stage.engines.workers import WorkerThreads
 
 __all__ = ["VllmEngine"]
 
-_PROBE = Conversation(messages=(Message(role="user", parts=(TextPart(text="Hello"),)),))
+_PROBE = Question(
+    conversation=Conversation(messages=(Message(role="user", parts=(TextPart(text="Hello"),)),))
+)
 
 
 class VllmEngine:
-    """Generates text from a conversation; see the package for its parts."""
+    """Generates from a conversation; see the package for its parts."""
+
+    _reader: Reader
+    """Made with the model."""
 
     def __init__(self, spec: EngineSpec) -> None:
         self._arguments = parse_arguments(spec.args, VllmArguments)
         self._spec = spec
-        self._output = sole_output(spec, PayloadKind.TEXT)
-        self._steps: StepLoop[Order] = StepLoop(self._make_core, name=f"vllm-{spec.stage}")
-        self._tokenizing = WorkerThreads(name="tokenizing", size=1)
-        self._tokenizer: Any = None
-        self._context = 0
+        self._asked = asked_outputs(spec)
+        self._purpose = purpose_of(spec, self._arguments)
+        self._steps: StepLoop[Order, Made] = StepLoop(self._make_core, name=f"vllm-{spec.stage}")
+        self._reading = WorkerThreads(name="reading", size=1)
 
     @property
     def active(self) -> int:
@@ -56,9 +59,8 @@ class VllmEngine:
 
     async def probe(self) -> None:
         """Generates one token for real."""
-        finish = await self._steps.run(
-            await self._order(_PROBE, Parameters(max_tokens=1, temperature=0)), lambda _text: None
-        )
+        order = await self._order(_PROBE, Parameters(max_tokens=1, temperature=0))
+        finish = await self._steps.run(order, lambda _made: None)
         if not finish.output_tokens:
             raise EngineFailed("the model generated nothing when it was tried")
 
@@ -67,20 +69,16 @@ class VllmEngine:
 
         Raises:
             InvalidRequest: Messages or parameters are not what the model takes; names the field.
+            DeadlineExceeded: There was no room for hidden states before the request's deadline.
             EngineFailed: vLLM failed.
         """
-        order = await self._order(conversation_of(request.inputs), request.parameters)
-        emitted = False
-
-        def emit(text: str) -> None:
-            nonlocal emitted
-            emitted = True
-            outputs.emit(self._output, Payload(kind=PayloadKind.TEXT, content=text))
-
-        finish = await self._steps.run(order, emit)
-        if not emitted:
-            # The model chose to say nothing; that is an answer too.
-            emit("")
+        order = await self._order(
+            question_of(request.inputs, self._reader.takes), request.parameters
+        )
+        prompt, _ = order
+        async with delivering(self._asked, outputs) as deliver:
+            deliver(Made(prompt_tokens=prompt.tokens))
+            finish = await self._steps.run(order, deliver)
         return EngineResult(
             finish_reason=finish.reason,
             input_tokens=finish.input_tokens,
@@ -90,29 +88,15 @@ class VllmEngine:
     async def close(self) -> None:
         """Frees the model and ends both threads."""
         await self._steps.stop()
-        self._tokenizing.close()
-        self._tokenizer = None
+        self._reading.close()
 
     def _make_core(self) -> VllmCore:
-        core = load_core(self._spec.model, self._arguments, self._spec.max_running)
-        self._tokenizer, self._context = core.tokenizer, core.context
+        core = load_core(self._spec.model, self._arguments, self._purpose, self._spec.max_running)
+        self._reader = core.reader
         return core
 
-    async def _order(self, conversation: Conversation, parameters: Parameters) -> Order:
-        context = self._context
-        tokens = await self._tokenizing.compute(
-            lambda _work: prompt_tokens(conversation, self._apply_template, context)
-        )
-        room = context - len(tokens)
-        return tokens, generation_of(parameters, self._arguments.defaults, room)
-
-    def _apply_template(self, messages: list[dict[str, str]]) -> list[int]:
-        from jinja2 import TemplateError  # noqa: PLC0415
-
-        try:
-            tokens = self._tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-        except TemplateError as error:
-            raise ValueError(str(error)) from error
-        return list(tokens)
+    async def _order(self, question: Question, parameters: Parameters) -> Order:
+        reader = self._reader
+        prompt = await self._reading.compute(lambda _work: read_prompt(question, reader))
+        room = reader.context - len(prompt.tokens)
+        return prompt, generation_of(parameters, self._arguments.defaults, room)

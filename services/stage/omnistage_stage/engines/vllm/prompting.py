@@ -1,34 +1,107 @@
-"""From a request to what vLLM is asked: prompt tokens and checked sampling parameters.
+"""From a request to what the model is asked: a checked prompt and sampling parameters.
 
 Everything a client can get wrong is found here, before the engine's thread sees the request: an
 error raised within a step would hit everybody's requests.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
 from omnistage_common.errors import EngineFailed, InvalidRequest, truncated
 from omnistage_common.ids import OutputName
 from omnistage_common.payloads import (
+    AudioPart,
     Conversation,
+    ImagePart,
+    Message,
     Parameters,
     Payload,
     PayloadKind,
+    Tensor,
     TextPart,
 )
 from omnistage_stage.engines.vllm.arguments import GenerationDefaults
 
-__all__ = ["Generation", "Template", "conversation_of", "generation_of", "prompt_tokens"]
+__all__ = [
+    "ChatMessage",
+    "Generation",
+    "Prompt",
+    "Question",
+    "Reader",
+    "generation_of",
+    "question_of",
+    "read_prompt",
+]
 
-Template = Callable[[list[dict[str, str]]], list[int]]
-"""Chat messages (`role`, `content`) -> prompt tokens, ready for the answer; ValueError: it cannot."""
+ChatMessage = dict[str, Any]
+"""What a chat template takes: `role`, and `content` as text or, where a message has recordings or
+pictures, as a list of parts of type `text`, `audio` and `image`."""
 
 _TEMPLATE_ROLES: Final = {"developer": "system"}
 """Roles of the OpenAI API that models' chat templates do not know -> what they call them."""
 
 _INT64: Final = 2**63
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """A conversation and what its parts point at."""
+
+    conversation: Conversation
+    audio: tuple[Tensor, ...] = ()
+    """By the index of an audio part."""
+    images: tuple[Tensor, ...] = ()
+    """By the index of an image part."""
+
+    @property
+    def audio_order(self) -> list[int]:
+        """Indices of recordings as they stand in the messages."""
+        return [part.index for part in self._parts() if isinstance(part, AudioPart)]
+
+    @property
+    def image_order(self) -> list[int]:
+        """Indices of pictures as they stand in the messages."""
+        return [part.index for part in self._parts() if isinstance(part, ImagePart)]
+
+    def _parts(self) -> list[TextPart | AudioPart | ImagePart]:
+        return [part for message in self.conversation.messages for part in message.parts]
+
+
+class Prompt(Struct, frozen=True, kw_only=True):
+    """What the model reads."""
+
+    tokens: list[int]
+    """All of it, recordings and pictures as many placeholders as they take."""
+    engine_input: Any
+    """The same in the foreign engine's form."""
+
+
+class Reader(Protocol):
+    """A model's chat template, tokenizer and processor. Used by one thread."""
+
+    @property
+    def context(self) -> int:
+        """Tokens of prompt and answer together."""
+
+    @property
+    def takes(self) -> frozenset[PayloadKind]:
+        """Which of waveforms and images the model takes."""
+
+    def tokens(self, messages: list[ChatMessage]) -> list[int]:
+        """The prompt's tokens, ready for the answer, with one placeholder for each medium.
+
+        Raises:
+            ValueError: The template refuses the messages.
+        """
+
+    def prompt(self, tokens: list[int], question: Question) -> Prompt:
+        """The prompt with the media of the question in it.
+
+        Raises:
+            ValueError: The processor refuses a medium.
+            OmnistageError: A medium is not what it should be.
+        """
 
 
 class Generation(Struct, frozen=True, kw_only=True):
@@ -44,67 +117,89 @@ class Generation(Struct, frozen=True, kw_only=True):
     ignore_eos: bool
 
 
-def conversation_of(inputs: Mapping[OutputName, Sequence[Payload]]) -> Conversation:
-    """The request's conversation, with what was recognised in place of every audio input.
+def question_of(
+    inputs: Mapping[OutputName, Sequence[Payload]], takes: frozenset[PayloadKind]
+) -> Question:
+    """What the request asks, checked against what the model takes.
+
+    Where transcripts have arrived, each stands in place of an audio input, and the model hears
+    nothing.
+
+    Args:
+        inputs: What arrived at the stage.
+        takes: Which of waveforms and images the model takes.
 
     Raises:
-        InvalidRequest: An audio input without a transcript.
-        EngineFailed: The pipeline brings no conversation, or several.
+        InvalidRequest: An audio input without a transcript for a model that hears nothing, or an
+            image input for one that sees nothing.
+        EngineFailed: The pipeline brings no conversation, or several, or not what it points at.
     """
-    conversations: list[Conversation] = []
-    transcripts: list[str] = []
-    for payloads in inputs.values():
-        for payload in payloads:
-            if isinstance(payload.content, Conversation):
-                conversations.append(payload.content)
-            elif payload.kind is PayloadKind.TEXT:
-                transcripts.append(str(payload.content))
+    payloads = [payload for arrived in inputs.values() for payload in arrived]
+    conversations = [p.content for p in payloads if isinstance(p.content, Conversation)]
     if len(conversations) != 1:
         raise EngineFailed(
             f"text generation takes one conversation; the pipeline brings {len(conversations)}"
         )
     (conversation,) = conversations
-    if conversation.audio_count > len(transcripts):
+    transcripts = [str(p.content) for p in payloads if p.kind is PayloadKind.TEXT]
+    hears = PayloadKind.WAVEFORM in takes and not transcripts
+    if not hears:
+        if conversation.audio_count > len(transcripts):
+            raise InvalidRequest(
+                f"audio input {len(transcripts)} has no transcript: this model reads no audio, and "
+                "no recognition stage of its pipeline wrote down what is said",
+                field="messages",
+            )
+        conversation = conversation.with_transcripts(transcripts)
+    if conversation.image_count and PayloadKind.IMAGE not in takes:
         raise InvalidRequest(
-            f"audio input {len(transcripts)} has no transcript: this model reads text only, and "
-            "no recognition stage of its pipeline wrote down what is said",
+            "image input 0 cannot be read: this model takes no images. Send text",
             field="messages",
         )
-    return conversation.with_transcripts(transcripts)
+    question = Question(
+        conversation=conversation,
+        audio=_tensors(payloads, PayloadKind.WAVEFORM) if hears else (),
+        images=_tensors(payloads, PayloadKind.IMAGE),
+    )
+    for order, arrived, what in (
+        (question.audio_order, question.audio, "audio"),
+        (question.image_order, question.images, "image"),
+    ):
+        if order and max(order) >= len(arrived):
+            raise EngineFailed(
+                f"the messages point at {what} input {max(order)}; the pipeline brings "
+                f"{len(arrived)} of them to the stage"
+            )
+    return question
 
 
-def prompt_tokens(conversation: Conversation, template: Template, context: int) -> list[int]:
-    """The tokens of a conversation.
-
-    Args:
-        conversation: Text parts only.
-        template: The model's chat template and tokenizer.
-        context: Tokens of prompt and answer together.
+def read_prompt(question: Question, reader: Reader) -> Prompt:
+    """The prompt that asks a question.
 
     Raises:
-        InvalidRequest: The template refuses the messages, or they leave no room for an answer.
+        InvalidRequest: The template refuses the messages, the processor refuses a recording or a
+            picture, or they leave no room for an answer.
+        EngineFailed: A tensor is not what its kind says.
     """
-    messages = [
-        {
-            "role": _TEMPLATE_ROLES.get(message.role, message.role),
-            "content": "\n".join(p.text for p in message.parts if isinstance(p, TextPart)),
-        }
-        for message in conversation.messages
-    ]
+    messages = [_chat_message(message) for message in question.conversation.messages]
     try:
-        tokens = template(messages)
+        tokens = reader.tokens(messages)
     except ValueError as error:
         raise InvalidRequest(
             f"the model's chat template refuses these messages: {truncated(str(error))}",
             field="messages",
         ) from error
-    if len(tokens) >= context:
+    # Checked before media are decoded into it, and again when they are.
+    _check_room(tokens, reader.context)
+    try:
+        prompt = reader.prompt(tokens, question)
+    except ValueError as error:
         raise InvalidRequest(
-            f"the messages have {len(tokens)} tokens; this model takes at most {context - 1} and "
-            "one for the answer. Send fewer or shorter messages",
+            f"the model's processor refuses the audio or images: {truncated(str(error))}",
             field="messages",
-        )
-    return tokens
+        ) from error
+    _check_room(prompt.tokens, reader.context)
+    return prompt
 
 
 def generation_of(parameters: Parameters, defaults: GenerationDefaults, room: int) -> Generation:
@@ -142,6 +237,37 @@ def generation_of(parameters: Parameters, defaults: GenerationDefaults, room: in
         frequency_penalty=parameters.frequency_penalty or 0.0,
         ignore_eos=parameters.ignore_eos,
     )
+
+
+def _tensors(payloads: Sequence[Payload], kind: PayloadKind) -> tuple[Tensor, ...]:
+    return tuple(p.content for p in payloads if p.kind is kind and isinstance(p.content, Tensor))
+
+
+def _chat_message(message: Message) -> ChatMessage:
+    role = _TEMPLATE_ROLES.get(message.role, message.role)
+    texts = [part.text for part in message.parts if isinstance(part, TextPart)]
+    if len(texts) == len(message.parts):
+        return {"role": role, "content": "\n".join(texts)}
+    return {"role": role, "content": [_chat_part(part) for part in message.parts]}
+
+
+def _chat_part(part: TextPart | AudioPart | ImagePart) -> dict[str, str]:
+    match part:
+        case TextPart(text=text):
+            return {"type": "text", "text": text}
+        case AudioPart():
+            return {"type": "audio"}
+        case ImagePart():
+            return {"type": "image"}
+
+
+def _check_room(tokens: Sequence[int], context: int) -> None:
+    if len(tokens) >= context:
+        raise InvalidRequest(
+            f"the messages have {len(tokens)} tokens; this model takes at most {context - 1} and "
+            "one for the answer. Send fewer or shorter messages",
+            field="messages",
+        )
 
 
 def _first(value: Any, default: Any) -> Any:

@@ -25,6 +25,7 @@ __all__ = ["Core", "Finish", "Piece", "StepLoop"]
 
 O_contra = TypeVar("O_contra", contravariant=True)
 O = TypeVar("O")  # noqa: E741
+P = TypeVar("P")
 
 
 class Finish(Struct, frozen=True, kw_only=True):
@@ -35,16 +36,16 @@ class Finish(Struct, frozen=True, kw_only=True):
     output_tokens: int
 
 
-class Piece(Struct, frozen=True, kw_only=True):
+class Piece(Struct, Generic[P], frozen=True, kw_only=True):
     """What one step made for one request."""
 
     ticket: int
-    text: str = ""
+    content: P | None = None
     end: Finish | OmnistageError | None = None
     """None: there is more to come."""
 
 
-class Core(Protocol[O_contra]):
+class Core(Protocol[O_contra, P]):
     """What is stepped. Every method is called by the step loop's thread only."""
 
     def add(self, ticket: int, order: O_contra) -> OmnistageError | None:
@@ -53,7 +54,7 @@ class Core(Protocol[O_contra]):
     def abort(self, tickets: Sequence[int]) -> None:
         """Drops requests; those that it no longer has are no mistake."""
 
-    def step(self) -> list[Piece]:
+    def step(self) -> list[Piece[P]]:
         """Computes one step of all requests."""
 
     @property
@@ -78,20 +79,20 @@ class _Stop(Struct, frozen=True):
     pass
 
 
-class _Running(Struct, frozen=True):
-    emit: Callable[[str], None]
+class _Running(Struct, Generic[P], frozen=True):
+    emit: Callable[[P], None]
     end: asyncio.Future[Finish]
 
 
-class StepLoop(Generic[O]):
+class StepLoop(Generic[O, P]):
     """A core, its thread and the requests in it. Used from one event loop."""
 
-    def __init__(self, make_core: Callable[[], Core[O]], *, name: str) -> None:
+    def __init__(self, make_core: Callable[[], Core[O, P]], *, name: str) -> None:
         self._make_core = make_core
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._mailbox: queue.SimpleQueue[_Add[O] | _Abort | _Stop] = queue.SimpleQueue()
-        self._core: Core[O] | None = None
-        self._running: dict[int, _Running] = {}
+        self._core: Core[O, P] | None = None
+        self._running: dict[int, _Running[P]] = {}
         self._dropping: set[asyncio.Future[None]] = set()
         self._tickets = 0
         self._failure: BaseException | None = None
@@ -115,12 +116,12 @@ class StepLoop(Generic[O]):
         # Shielded: the thread finishes what it began, whoever gives up waiting.
         await asyncio.shield(self._started)
 
-    async def run(self, order: O, emit: Callable[[str], None]) -> Finish:
+    async def run(self, order: O, emit: Callable[[P], None]) -> Finish:
         """Runs one request. When cancelled, returns after the core has dropped it.
 
         Args:
             order: What the core's `add` takes.
-            emit: Called on the event loop with every piece of text that is not empty.
+            emit: Called on the event loop with what every step made for it.
 
         Raises:
             EngineFailed: The core failed, now or earlier.
@@ -172,7 +173,7 @@ class StepLoop(Generic[O]):
                 self._core = None
                 core.close()
 
-    def _obey(self, core: Core[O]) -> bool:
+    def _obey(self, core: Core[O, P]) -> bool:
         """Carries out what is in the mailbox, waiting for something when the core is idle."""
         orders = [] if core.active else [self._mailbox.get()]
         while not self._mailbox.empty():
@@ -198,13 +199,13 @@ class StepLoop(Generic[O]):
     def _begin(self) -> None:
         self._started.set_result(None)
 
-    def _deliver(self, pieces: list[Piece]) -> None:
+    def _deliver(self, pieces: list[Piece[P]]) -> None:
         for piece in pieces:
             running = self._running.get(piece.ticket)
             if running is None or running.end.done():
                 continue
-            if piece.text:
-                running.emit(piece.text)
+            if piece.content is not None:
+                running.emit(piece.content)
             if isinstance(piece.end, Finish):
                 running.end.set_result(piece.end)
             elif piece.end is not None:
