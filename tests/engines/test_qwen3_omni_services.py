@@ -175,9 +175,9 @@ async def test_every_transport_carries_the_same(
         async with exact_requests(deployment) as requests:
             answer = await said(requests, LONG, seed=10)
         used = {
-            report.transport
+            peer.transport
             for replica in deployment.replicas.values()
-            for report in replica.describe().transports
+            for peer in replica.describe().tensor_peers
         }
 
     check_same(answer, spoken, rounding=ROUNDING)

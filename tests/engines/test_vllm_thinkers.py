@@ -128,6 +128,7 @@ def difference(one: Floats, other: Floats) -> float:
 
 def assert_same(made: Answer, expected: Answer) -> None:
     assert made.prompt_tokens == expected.prompt_tokens
+    assert made.prompt_positions == expected.prompt_positions
     assert made.tokens == expected.tokens
     assert difference(made.prompt_rows, expected.prompt_rows) <= BOUND
     assert difference(made.rows, expected.rows) <= BOUND
@@ -208,6 +209,7 @@ async def test_a_row_goes_out_with_the_token_that_it_brought_forth(engine: VllmE
     names = [name for name, _, _ in outputs.pieces if name != OutputName("text")]
     assert names == [
         "prompt_tokens",
+        "prompt_positions",
         "prompt_hidden_states",
         "tokens",
         *(["hidden_states", "tokens"] * 3),

@@ -74,6 +74,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """What a thinker makes of a question."""
 
     prompt_tokens: list[int]
+    prompt_positions: list[list[int]]
+    """Of each token of the prompt, three."""
     tokens: list[int]
     prompt_rows: Floats
     rows: Floats
@@ -145,9 +147,17 @@ class Monolith:
                 output_hidden_states=True,
                 return_dict_in_generate=True,
             )
+        lengths = inputs.get("feature_attention_mask")
+        positions, _ = self._thinker.get_rope_index(
+            inputs["input_ids"],
+            image_grid_thw=inputs.get("image_grid_thw"),
+            attention_mask=inputs["attention_mask"],
+            audio_seqlens=None if lengths is None else lengths.sum(1),
+        )
         prompt, *steps = [step[self._layer][0].numpy() for step in made.hidden_states]
         return Answer(
             prompt_tokens=inputs["input_ids"][0].tolist(),
+            prompt_positions=positions[:, 0].T.long().tolist(),
             tokens=made.sequences[0, len(prompt) :].tolist(),
             prompt_rows=prompt,
             rows=np.concatenate([prompt[:0], *steps]),
@@ -186,6 +196,7 @@ def answer_of(outputs: RecordedOutputs) -> Answer:
 
     return Answer(
         prompt_tokens=whole("prompt_tokens").tolist(),
+        prompt_positions=whole("prompt_positions").tolist(),
         tokens=whole("tokens").tolist(),
         prompt_rows=whole("prompt_hidden_states"),
         rows=whole("hidden_states"),

@@ -91,8 +91,9 @@ def test_another_name_or_kind_is_refused_with_what_is_offered(
     produces: dict[str, PayloadKind], said: str
 ) -> None:
     offered = (
-        r"offers text \(text\), prompt_tokens \(tokens\), tokens \(tokens\), "
-        r"prompt_hidden_states \(hidden_states\), hidden_states \(hidden_states\)"
+        r"offers text \(text\), prompt_tokens \(tokens\), prompt_positions \(tokens\), "
+        r"tokens \(tokens\), prompt_hidden_states \(hidden_states\), "
+        r"hidden_states \(hidden_states\)"
     )
     with pytest.raises(SetupError, match=rf"{said}.*{offered}") as refused:
         asked_outputs(engine_spec(produces))

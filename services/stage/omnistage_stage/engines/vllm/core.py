@@ -13,6 +13,7 @@ from omnistage_common.errors import EngineFailed, InvalidRequest, OmnistageError
 from omnistage_stage.engines.protocol import FinishReason
 from omnistage_stage.engines.vllm.hidden_states import HiddenStates, observed_layer
 from omnistage_stage.engines.vllm.outputs import Made
+from omnistage_stage.engines.vllm.positions import PromptPositions
 from omnistage_stage.engines.vllm.prompting import Generation, Prompt
 from omnistage_stage.engines.vllm.reading import VllmReader
 from omnistage_stage.engines.vllm.stepping import Finish, Piece
@@ -52,6 +53,7 @@ class VllmCore:
         self._stop_tokens = _stop_tokens(engine.model_config)
         self._held: dict[int, _Held] = {}
         self._hidden: HiddenStates | None = None
+        self._positions: PromptPositions | None = None
         self.reader = VllmReader(engine)
 
     @property
@@ -75,6 +77,14 @@ class VllmCore:
             of_prompts=of_prompts,
         )
 
+    def tell_positions(self) -> None:
+        """Has positions of prompts handed over from now on.
+
+        Raises:
+            SetupError: The model's have one dimension.
+        """
+        self._positions = PromptPositions(model_runner(self._engine))
+
     def add(self, ticket: int, order: Order) -> OmnistageError | None:
         """Takes a request in; returns why it cannot."""
         prompt, generation = order
@@ -89,6 +99,8 @@ class VllmCore:
         self._held[ticket] = _Held(name=name, read=len(prompt.tokens))
         if self._hidden is not None:
             self._hidden.begin(name, len(prompt.tokens))
+        if self._positions is not None:
+            self._positions.begin(name, len(prompt.tokens))
         return None
 
     def abort(self, tickets: Sequence[int]) -> None:
@@ -137,6 +149,7 @@ class VllmCore:
         made = Made(
             text=completion.text,
             tokens=tuple(completion.token_ids),
+            prompt_positions=self._positions.take(held.name) if self._positions else None,
             prompt_rows=prompt_rows,
             rows=rows,
         )
@@ -156,6 +169,8 @@ class VllmCore:
         held = self._held.pop(ticket, None)
         if held is not None and self._hidden is not None:
             self._hidden.end(held.name)
+        if held is not None and self._positions is not None:
+            self._positions.end(held.name)
         return held is not None
 
 

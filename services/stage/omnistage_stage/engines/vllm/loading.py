@@ -18,7 +18,11 @@ from omnistage_stage.engines.vllm.arguments import VllmArguments
 from omnistage_stage.engines.vllm.core import VllmCore, model_runner
 from omnistage_stage.engines.vllm.cpu_sampling import spare_generators
 from omnistage_stage.engines.vllm.exact_features import keep_recordings_as_they_are
-from omnistage_stage.engines.vllm.outputs import HIDDEN_STATES, PROMPT_HIDDEN_STATES
+from omnistage_stage.engines.vllm.outputs import (
+    HIDDEN_STATES,
+    PROMPT_HIDDEN_STATES,
+    PROMPT_POSITIONS,
+)
 from omnistage_stage.engines.vllm.vision_operators import ensure_torchvision
 from omnistage_stage.weights import logged, weights_of
 
@@ -39,6 +43,13 @@ class Purpose(Struct, frozen=True, kw_only=True):
     """Hidden states go out, of prompts or of what is generated."""
     prompt_rows: bool = False
     """Those of prompts do."""
+    positions: bool = False
+    """Positions of prompts go out."""
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether something goes out that vLLM keeps to itself."""
+        return self.rows or self.positions
 
 
 def purpose_of(spec: EngineSpec, arguments: VllmArguments) -> Purpose:
@@ -48,16 +59,17 @@ def purpose_of(spec: EngineSpec, arguments: VllmArguments) -> Purpose:
         SetupError: An argument rules out an output; names both.
     """
     kinds = {arriving.kind for arriving in spec.consumes.values()}
-    asked = spec.produces.keys() & {HIDDEN_STATES, PROMPT_HIDDEN_STATES}
+    asked = spec.produces.keys() & {HIDDEN_STATES, PROMPT_HIDDEN_STATES, PROMPT_POSITIONS}
     purpose = Purpose(
         audio=PayloadKind.WAVEFORM in kinds,
         images=PayloadKind.IMAGE in kinds,
-        rows=bool(asked),
+        rows=bool(asked - {PROMPT_POSITIONS}),
         prompt_rows=PROMPT_HIDDEN_STATES in asked,
+        positions=PROMPT_POSITIONS in spec.produces,
     )
     for field, ruled_out, remedy in (
         ("enforce_eager", purpose.rows and arguments.enforce_eager is False, "true"),
-        ("tensor_parallel_size", purpose.rows and arguments.tensor_parallel_size > 1, "1"),
+        ("tensor_parallel_size", purpose.looks_inside and arguments.tensor_parallel_size > 1, "1"),
         (
             "enable_prefix_caching",
             purpose.prompt_rows and arguments.enable_prefix_caching is True,
@@ -120,6 +132,8 @@ def load_core(
     core = VllmCore(engine)
     if purpose.rows:
         core.observe(arguments.hidden_states_layer, of_prompts=purpose.prompt_rows)
+    if purpose.positions:
+        core.tell_positions()
     return core
 
 
@@ -136,7 +150,7 @@ def _set_environment(arguments: VllmArguments, purpose: Purpose, *, local: bool)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    if purpose.rows:
+    if purpose.looks_inside:
         # Rows are told apart by what this runner, and not the next one, keeps of its batch.
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     if local:
@@ -175,7 +189,7 @@ def _engine_arguments(
             False if purpose.prompt_rows else arguments.enable_prefix_caching
         ),
         # The next step would begin before the rows of this one are taken.
-        "async_scheduling": False if purpose.rows else None,
+        "async_scheduling": False if purpose.looks_inside else None,
         "limit_mm_per_prompt": {name: 0 for name, left_out in unused.items() if left_out},
         # On a GPU the encoders' memory must be known before the KV cache takes the rest.
         "skip_mm_profiling": on_cpu,

@@ -31,6 +31,7 @@ __all__ = [
     "HIDDEN_STATES",
     "OFFERED",
     "PROMPT_HIDDEN_STATES",
+    "PROMPT_POSITIONS",
     "PROMPT_TOKENS",
     "TEXT",
     "TOKENS",
@@ -42,6 +43,7 @@ __all__ = [
 
 TEXT: Final = OutputName("text")
 PROMPT_TOKENS: Final = OutputName("prompt_tokens")
+PROMPT_POSITIONS: Final = OutputName("prompt_positions")
 TOKENS: Final = OutputName("tokens")
 PROMPT_HIDDEN_STATES: Final = OutputName("prompt_hidden_states")
 HIDDEN_STATES: Final = OutputName("hidden_states")
@@ -49,6 +51,7 @@ HIDDEN_STATES: Final = OutputName("hidden_states")
 OFFERED: Final = {
     TEXT: PayloadKind.TEXT,
     PROMPT_TOKENS: PayloadKind.TOKENS,
+    PROMPT_POSITIONS: PayloadKind.TOKENS,
     TOKENS: PayloadKind.TOKENS,
     PROMPT_HIDDEN_STATES: PayloadKind.HIDDEN_STATES,
     HIDDEN_STATES: PayloadKind.HIDDEN_STATES,
@@ -65,6 +68,8 @@ class Made(Struct, frozen=True, kw_only=True):
     """Sampled ids, with the one that ends the answer."""
     prompt_tokens: Sequence[int] = ()
     """Ids of the whole prompt."""
+    prompt_positions: Tensor | None = None
+    """Where the tokens of the prompt stand: int64 [tokens, 3]."""
     prompt_rows: Tensor | None = None
     """Hidden states of the whole prompt, once it is read."""
     rows: Tensor | None = None
@@ -140,6 +145,8 @@ class _Delivery:
         """Hands over what was made, or keeps it until there is room."""
         if made.prompt_tokens:
             self._hand(PROMPT_TOKENS, token_tensor(made.prompt_tokens))
+        if made.prompt_positions is not None:
+            self._hand(PROMPT_POSITIONS, made.prompt_positions)
         if made.prompt_rows is not None:
             self._hand(PROMPT_HIDDEN_STATES, made.prompt_rows)
         if made.rows is not None:
