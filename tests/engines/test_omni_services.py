@@ -1,4 +1,4 @@
-"""Qwen3-Omni as three services says what it says as one model, over every transport."""
+"""Omni models as three services each say what they say as one model, over every transport."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -9,9 +9,8 @@ import pytest
 import pytest_asyncio
 
 from fakes.deployment import SIMULATED_OMNI, Deployment, deployed, resolved_plan
-from fakes.engine_io import conversation, user_message
 from fakes.exact_requests import ExactAnswer, ExactRequests, exact_requests, tensor_payload
-from fakes.qwen3_omni_reference import Reference, Spoken, reference
+from fakes.omni_references import REFERENCES, Question, Reference, Said
 from omnistage_common.payloads import (
     AudioPart,
     Conversation,
@@ -35,10 +34,10 @@ ROUNDING = 1e-5
 convolutions choose their kernels by length; see docs/explanation/exactness.md."""
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+@pytest.fixture(scope="module", params=REFERENCES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """The whole model."""
-    return reference(tmp_path_factory.mktemp("model"))
+    return REFERENCES[request.param](tmp_path_factory.mktemp("model"))
 
 
 def plan_for(model: Reference, *overrides: str) -> PipelinePlan:
@@ -47,7 +46,7 @@ def plan_for(model: Reference, *overrides: str) -> PipelinePlan:
         f"model.source={model.folder.as_uri()}",
         f"stages.talker.engineArgs.max_frames={FRAMES}",
         *overrides,
-        file=SIMULATED_OMNI.with_name("qwen3-omni-tiny.yaml"),
+        file=SIMULATED_OMNI.with_name(f"{model.family}-tiny.yaml"),
     )
 
 
@@ -66,101 +65,85 @@ async def streaming(services: Deployment) -> AsyncIterator[ExactRequests]:
         yield requests
 
 
-def question(text: str, *parts: AudioPart | ImagePart) -> Payload:
-    """One message of a user."""
-    message = Message(role="user", parts=(*parts, TextPart(text=text)))
-    return Payload(kind=PayloadKind.CONVERSATION, content=Conversation(messages=(message,)))
+def said_by(model: Reference, question: Question) -> Said:
+    """What the model says to a question."""
+    return model.answer(question, tokens=TOKENS, frames=FRAMES)
 
 
-async def said(requests: ExactRequests, text: str, *, seed: int) -> ExactAnswer:
-    """What the services say to a text."""
+async def answer_to(requests: ExactRequests, question: Question) -> ExactAnswer:
+    """What the services say to it."""
+    parts: list[TextPart | AudioPart | ImagePart] = []
+    inputs: dict[str, tuple[Payload, ...]] = {}
+    if question.audio is not None:
+        parts.append(AudioPart(index=0))
+        audio = tensor_payload(question.audio, PayloadKind.WAVEFORM, rate_hz=16000)
+        inputs["audio"] = (audio,)
+    if question.image is not None:
+        parts.append(ImagePart(index=0))
+        inputs["image"] = (tensor_payload(question.image, PayloadKind.IMAGE),)
+    message = Message(role="user", parts=(*parts, TextPart(text=question.text)))
+    conversation = Conversation(messages=(message,))
+    inputs["conversation"] = (Payload(kind=PayloadKind.CONVERSATION, content=conversation),)
     return await requests.ask(
-        {"conversation": (conversation(user_message(text)),)},
-        BOTH,
-        Parameters(max_tokens=TOKENS, temperature=0, seed=seed),
+        inputs, BOTH, Parameters(max_tokens=TOKENS, temperature=0, seed=question.seed)
     )
 
 
-def check_same(answer: ExactAnswer, spoken: Spoken, *, rounding: float) -> None:
+def check_same(answer: ExactAnswer, said: Said, *, rounding: float) -> None:
     """Both say the same, sample for sample."""
-    assert answer.text == spoken.text
+    assert answer.text == said.text
     assert answer.rates == {24000}
-    assert answer.audio.shape == spoken.samples.shape
-    assert np.abs(answer.audio - spoken.samples).max() <= rounding
-    assert np.abs(spoken.samples).max() > 100 * ROUNDING
+    assert answer.audio.shape == said.samples.shape
+    assert np.abs(answer.audio - said.samples).max() <= rounding
+    assert np.abs(said.samples).max() > 100 * ROUNDING
 
 
-@pytest.mark.parametrize(("text", "seed"), [("Hello there.", 1), ("What is a stage?", 2)])
+TONE = (0.3 * np.sin(np.arange(16000) * 0.07)).astype(np.float32)
+PICTURE = np.random.default_rng(1).integers(0, 255, (96, 64, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question(text="Hello there.", seed=1),
+        Question(text="What is a stage?", seed=2),
+        Question(text="What was that?", seed=8, audio=TONE),
+        Question(text="What is it?", seed=9, image=PICTURE),
+        Question(text="Do they belong together?", seed=3, audio=TONE, image=PICTURE),
+    ],
+    ids=["short", "another", "recording", "picture", "both"],
+)
 async def test_streamed_services_say_what_the_model_says(
-    model: Reference, streaming: ExactRequests, text: str, seed: int
+    model: Reference, streaming: ExactRequests, question: Question
 ) -> None:
-    spoken = model.answer(text, seed=seed, tokens=TOKENS, frames=FRAMES)
+    answer = await answer_to(streaming, question)
 
-    answer = await said(streaming, text, seed=seed)
-
-    check_same(answer, spoken, rounding=ROUNDING)
-    assert len(answer.pieces[Modality.AUDIO]) > 1
+    check_same(answer, said_by(model, question), rounding=ROUNDING)
 
 
 async def test_unstreamed_services_are_equal_bit_for_bit(
     model: Reference, services: Deployment
 ) -> None:
-    spoken = model.answer("Hello there.", seed=3, tokens=TOKENS, frames=FRAMES)
+    question = Question(text="Hello there.", seed=3)
 
     async with exact_requests(services, plan_for(model, "streaming.chunked=false")) as full:
-        answer = await said(full, "Hello there.", seed=3)
+        answer = await answer_to(full, question)
 
-    check_same(answer, spoken, rounding=0)
+    check_same(answer, said_by(model, question), rounding=0)
 
 
 async def test_four_at_once_say_what_each_says_alone(
     model: Reference, streaming: ExactRequests
 ) -> None:
-    questions = [("Hello there.", 4), ("A", 5), ("What is a stage?", 6), (LONG, 7)]
-    spoken = [
-        model.answer(text, seed=seed, tokens=TOKENS, frames=FRAMES) for text, seed in questions
+    questions = [
+        Question(text=text, seed=seed)
+        for seed, text in enumerate(("Hello there.", "Go on.", "What is a stage?", LONG), 4)
     ]
 
-    answers = await asyncio.gather(*(said(streaming, text, seed=seed) for text, seed in questions))
+    answers = await asyncio.gather(*(answer_to(streaming, question) for question in questions))
 
-    for answer, alone in zip(answers, spoken, strict=True):
-        check_same(answer, alone, rounding=ROUNDING)
-
-
-async def test_a_recording_is_heard_as_by_the_model(
-    model: Reference, streaming: ExactRequests
-) -> None:
-    audio = (0.3 * np.sin(np.arange(16000) * 0.07)).astype(np.float32)
-    spoken = model.answer("What was that?", seed=8, tokens=TOKENS, frames=FRAMES, audio=audio)
-
-    answer = await streaming.ask(
-        {
-            "conversation": (question("What was that?", AudioPart(index=0)),),
-            "audio": (tensor_payload(audio, PayloadKind.WAVEFORM, rate_hz=16000),),
-        },
-        BOTH,
-        Parameters(max_tokens=TOKENS, temperature=0, seed=8),
-    )
-
-    check_same(answer, spoken, rounding=ROUNDING)
-
-
-async def test_a_picture_is_seen_as_by_the_model(
-    model: Reference, streaming: ExactRequests
-) -> None:
-    image = np.random.default_rng(1).integers(0, 255, (96, 64, 3), dtype=np.uint8)
-    spoken = model.answer("What is it?", seed=9, tokens=TOKENS, frames=FRAMES, image=image)
-
-    answer = await streaming.ask(
-        {
-            "conversation": (question("What is it?", ImagePart(index=0)),),
-            "image": (tensor_payload(image, PayloadKind.IMAGE),),
-        },
-        BOTH,
-        Parameters(max_tokens=TOKENS, temperature=0, seed=9),
-    )
-
-    check_same(answer, spoken, rounding=ROUNDING)
+    for answer, question in zip(answers, questions, strict=True):
+        check_same(answer, said_by(model, question), rounding=ROUNDING)
 
 
 @pytest.mark.parametrize("transport", ["TCP", "Stream"])
@@ -168,17 +151,16 @@ async def test_every_transport_carries_the_same(
     model: Reference, transport: str, tmp_path: Path
 ) -> None:
     """Shared memory is what the other tests go over."""
-    spoken = model.answer(LONG, seed=10, tokens=TOKENS, frames=FRAMES)
-    plan = plan_for(model, f"transfer.transport={transport}")
+    question = Question(text=LONG, seed=10)
 
-    with deployed(plan, tmp_path) as deployment:
+    with deployed(plan_for(model, f"transfer.transport={transport}"), tmp_path) as deployment:
         async with exact_requests(deployment) as requests:
-            answer = await said(requests, LONG, seed=10)
+            answer = await answer_to(requests, question)
         used = {
             peer.transport
             for replica in deployment.replicas.values()
             for peer in replica.describe().tensor_peers
         }
 
-    check_same(answer, spoken, rounding=ROUNDING)
+    check_same(answer, said_by(model, question), rounding=ROUNDING)
     assert len(used) == 1

@@ -1,9 +1,11 @@
-"""What transformers' `generate` makes of a conversation with Qwen3-Omni: the reference for services."""
+"""What transformers' `generate` makes of a conversation with an omni model: the reference for services."""
 
 import shutil
 import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,106 +13,161 @@ import torch
 from msgspec import Struct
 from transformers import AutoProcessor
 
-from fakes.qwen3_omni import load_model, write_model
+from fakes import qwen2_5_omni, qwen3_omni
 from omnistage_stage.weights import weights_of
 
-__all__ = ["Reference", "Spoken", "reference"]
+__all__ = ["REFERENCES", "Question", "Reference", "Said"]
 
 
-class Spoken(Struct, frozen=True, kw_only=True):
+class Question(Struct, frozen=True, kw_only=True):
+    """One message of a user: a recording, a picture, and text after them."""
+
+    text: str
+    seed: int
+    """Of what is drawn after the text; the thinker takes the likeliest token."""
+    audio: npt.NDArray[np.float32] | None = None
+    """Mono, 16 kHz."""
+    image: npt.NDArray[np.uint8] | None = None
+    """[height, width, 3]."""
+
+
+class Said(Struct, frozen=True, kw_only=True):
     """One answer."""
 
     text: str
-    tokens: int
-    frames: int
     samples: Any
     """float32 [samples], a numpy array."""
 
 
 class Reference:
-    """The whole model in this process."""
+    """A whole model in this process.
+
+    Args:
+        family: Stands after `tiny://`.
+        folder: Gets a small model that has something to say, with all that a thinker needs.
+    """
+
+    family: str
 
     def __init__(self, folder: Path) -> None:
+        torch.set_num_threads(1)
+        source = weights_of(f"tiny://{self.family}").prepare(lambda _line: None)
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+        for weights in folder.glob("*.safetensors*"):
+            weights.unlink()
         self.folder = folder
-        self._model = load_model(folder)
+        self.model = self._written(folder)
         self._processor = AutoProcessor.from_pretrained(folder)
 
-    def answer(
-        self,
-        text: str,
-        *,
-        seed: int,
-        tokens: int,
-        frames: int,
-        audio: npt.NDArray[np.float32] | None = None,
-        image: npt.NDArray[np.uint8] | None = None,
-    ) -> Spoken:
-        """What it says to one message of a user.
+    def answer(self, question: Question, *, tokens: int, frames: int) -> Said:
+        """What it says.
 
         Args:
-            text: Of the message, after what else is in it.
-            seed: Of the talker's draws; the thinker takes the likeliest token.
+            question: To it.
             tokens: Most tokens of text.
             frames: Most codec frames.
-            audio: Mono, 16 kHz.
-            image: [height, width, 3].
         """
-        inputs = self._inputs(text, audio, image)
-        talker = self._model.talker.generate
-        heard: list[int] = []
+        inputs = self._inputs(question)
+        prompt = inputs["input_ids"].shape[1]
+        with warnings.catch_warnings():
+            # `generate` warns of how it calls itself.
+            warnings.simplefilter("ignore", UserWarning)
+            sequences, samples = self._generated(inputs, question.seed, tokens, frames)
+        text = self._processor.tokenizer.decode(sequences[0, prompt:], skip_special_tokens=True)
+        return Said(text=text, samples=samples.flatten().numpy())
 
-        def talk(**arguments: Any) -> Any:
-            torch.manual_seed(seed)
-            result = talker(**arguments)
-            heard.append(sum(hidden[-1] is not None for hidden in result.hidden_states))
-            return result
+    def _written(self, folder: Path) -> Any:
+        raise NotImplementedError
 
-        self._model.talker.generate = talk
-        try:
-            with warnings.catch_warnings():
-                # `generate` warns of how it calls itself.
-                warnings.simplefilter("ignore", UserWarning)
-                sequences, samples = self._model.generate(
-                    **inputs,
-                    speaker="ethan",
-                    thinker_do_sample=False,
-                    thinker_max_new_tokens=tokens,
-                    thinker_eos_token_id=self._model.config.im_end_token_id,
-                    talker_max_new_tokens=frames + 1,
-                )
-        finally:
-            self._model.talker.generate = talker
-        answer = sequences[0, inputs["input_ids"].shape[1] :]
-        return Spoken(
-            text=self._processor.tokenizer.decode(answer, skip_special_tokens=True),
-            tokens=len(answer),
-            frames=heard[0],
-            samples=samples.flatten().numpy(),
-        )
+    def _generated(self, inputs: dict[str, Any], seed: int, tokens: int, frames: int) -> Any:
+        raise NotImplementedError
 
-    def _inputs(self, text: str, audio: Any, image: Any) -> dict[str, Any]:
+    def _inputs(self, question: Question) -> dict[str, Any]:
         content: list[dict[str, Any]] = []
-        if audio is not None:
+        if question.audio is not None:
             content.append({"type": "audio"})
-        if image is not None:
+        if question.image is not None:
             content.append({"type": "image"})
-        content.append({"type": "text", "text": text})
+        content.append({"type": "text", "text": question.text})
         prompt = self._processor.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
         )
         given: dict[str, Any] = {"text": prompt, "return_tensors": "pt"}
-        if audio is not None:
-            given |= {"audio": [audio], "sampling_rate": 16000}
-        if image is not None:
-            given |= {"images": [image]}
+        if question.audio is not None:
+            given |= {"audio": [question.audio], "sampling_rate": 16000}
+        if question.image is not None:
+            given |= {"images": [question.image]}
         return dict(self._processor(**given))
 
 
-def reference(folder: Path) -> Reference:
-    """Writes a small model that has something to say, with all that a thinker needs, and loads it."""
-    torch.set_num_threads(1)
-    source = weights_of("tiny://qwen3-omni").prepare(lambda _line: None)
-    shutil.copytree(source, folder, dirs_exist_ok=True)
-    for weights in folder.glob("*.safetensors*"):
-        weights.unlink()
-    return Reference(write_model(folder))
+class Qwen3Reference(Reference):
+    """Qwen3-Omni."""
+
+    family = "qwen3-omni"
+
+    def _written(self, folder: Path) -> Any:
+        return qwen3_omni.load_model(qwen3_omni.write_model(folder))
+
+    def _generated(self, inputs: dict[str, Any], seed: int, tokens: int, frames: int) -> Any:
+        with _seeded(self.model.talker, "generate", seed):
+            return self.model.generate(
+                **inputs,
+                speaker="ethan",
+                thinker_do_sample=False,
+                thinker_max_new_tokens=tokens,
+                thinker_eos_token_id=self.model.config.im_end_token_id,
+                talker_max_new_tokens=frames + 1,
+            )
+
+
+class Qwen25Reference(Reference):
+    """Qwen2.5-Omni; with a token of padding, as `fakes.qwen2_5_omni` says why."""
+
+    family = "qwen2.5-omni"
+
+    def _written(self, folder: Path) -> Any:
+        return qwen2_5_omni.load_model(qwen2_5_omni.write_model(folder))
+
+    def _generated(self, inputs: dict[str, Any], seed: int, tokens: int, frames: int) -> Any:
+        # `generate` hands what has no prefix to the talker too, which takes no pixels.
+        if "pixel_values" in inputs:
+            inputs["thinker_pixel_values"] = inputs.pop("pixel_values")
+        ids, mask = inputs.pop("input_ids"), inputs.pop("attention_mask")
+        padding = torch.full((1, 1), qwen2_5_omni.PADDING)
+        with (
+            _seeded(self.model.talker, "generate", seed),
+            _seeded(self.model.token2wav, "forward", seed),
+        ):
+            sequences, samples = self.model.generate(
+                input_ids=torch.cat((padding, ids), 1),
+                attention_mask=torch.cat((torch.zeros_like(padding), mask), 1),
+                **inputs,
+                speaker="Chelsie",
+                thinker_do_sample=False,
+                thinker_max_new_tokens=tokens,
+                thinker_eos_token_id=self._processor.tokenizer.eos_token_id,
+                talker_max_new_tokens=frames,
+                talker_eos_token_id=qwen2_5_omni.stops(self.model.config.talker_config),
+            )
+        return sequences[:, 1:], samples
+
+
+REFERENCES: Final[Mapping[str, Callable[[Path], Reference]]] = {
+    reference.family: reference for reference in (Qwen3Reference, Qwen25Reference)
+}
+
+
+@contextmanager
+def _seeded(part: Any, method: str, seed: int) -> Iterator[None]:
+    """Within it, torch's generator is seeded whenever a method of a part is called."""
+    original = getattr(part, method)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        torch.manual_seed(seed)
+        return original(*arguments, **named)
+
+    setattr(part, method, call)
+    try:
+        yield
+    finally:
+        setattr(part, method, original)

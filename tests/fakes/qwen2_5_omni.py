@@ -25,6 +25,7 @@ from omnistage_stage.engines.torch.conversion import to_payload
 from omnistage_stage.weights import weights_of
 
 __all__ = [
+    "PADDING",
     "Spoken",
     "ask",
     "codes_payload",
@@ -32,13 +33,14 @@ __all__ = [
     "rows_payload",
     "some_codes",
     "speak",
+    "stops",
     "tokens_payload",
     "vocode",
     "with_speakers",
     "write_model",
 ]
 
-_PADDING: Final = 50
+PADDING: Final = 50
 _AUDIO_MEL_FRAMES: Final = 200
 _IMAGE_GRID: Final = (1, 8, 6)
 """Patches in time, height and width."""
@@ -197,7 +199,7 @@ class _Run:
     def generate(
         self, prompt: list[int], *, voice: str, media: tuple[str, ...], codes: int, points: int
     ) -> Spoken:
-        model, ids = self._model, torch.tensor([[_PADDING, *prompt]])
+        model, ids = self._model, torch.tensor([[PADDING, *prompt]])
         mask = torch.ones_like(ids)
         mask[:, 0] = 0
         inputs = _media(media)
@@ -220,7 +222,7 @@ class _Run:
                     talker_max_new_tokens=codes,
                     talker_do_sample=self._sampled,
                     token2wav_num_steps=points,
-                    talker_eos_token_id=_stops(model.config.talker_config),
+                    talker_eos_token_id=stops(model.config.talker_config),
                     **inputs,
                 )
         finally:
@@ -247,7 +249,7 @@ class _Run:
         return vocoder(*arguments, **options)
 
 
-def _stops(config: Any) -> list[int]:
+def stops(config: Any) -> list[int]:
     """What `generate` has as numbers of the published model."""
     return [config.tts_codec_pad_token_id, config.tts_codec_end_token_id]
 
