@@ -3,11 +3,17 @@
 import argparse
 import re
 from dataclasses import dataclass
+from socket import AF_INET, AF_INET6, SOCK_DGRAM, socket
 from typing import Final
 
-__all__ = ["Address", "address_argument", "parse_address"]
+__all__ = ["Address", "address_argument", "parse_address", "reachable"]
 
 _LAST_PORT: Final = 65535
+_WILDCARDS: Final = {
+    "0.0.0.0": (AF_INET, "192.0.2.1", "127.0.0.1"),  # noqa: S104 - compared with, not bound to
+    "::": (AF_INET6, "2001:db8::1", "::1"),
+}
+"""Wildcard -> its family, an address of documentation that no host has, and the loopback address."""
 _FORM: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+)):([0-9]{1,5})")
 
 
@@ -45,3 +51,21 @@ def address_argument(text: str) -> Address:
         return parse_address(text)
     except ValueError as malformed:
         raise argparse.ArgumentTypeError(str(malformed)) from malformed
+
+
+def reachable(listening: Address) -> Address:
+    """The address by which other hosts reach a process that listens there.
+
+    A wildcard stands for every address of this host; the one on the way out is taken, or loopback
+    where there is no way out. Nothing is sent.
+    """
+    if listening.host not in _WILDCARDS:
+        return listening
+    family, elsewhere, loopback = _WILDCARDS[listening.host]
+    with socket(family, SOCK_DGRAM) as probe:
+        try:
+            probe.connect((elsewhere, 9))
+            own = str(probe.getsockname()[0])
+        except OSError:
+            own = loopback
+    return Address(host=own, port=listening.port)

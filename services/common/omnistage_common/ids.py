@@ -21,9 +21,11 @@ __all__ = [
     "Revision",
     "StageName",
     "StreamToken",
+    "TensorToken",
     "new_incarnation",
     "new_request_id",
     "new_stream_token",
+    "new_tensor_token",
     "this_host",
 ]
 
@@ -60,6 +62,9 @@ Incarnation = NewType("Incarnation", str)
 StreamToken = NewType("StreamToken", str)
 """What lets a consumer subscribe to one producer's outputs in one request; unguessable."""
 
+TensorToken = NewType("TensorToken", str)
+"""What lets a consumer read one tensor of a producer; unguessable."""
+
 HostId = NewType("HostId", str)
 """Identity of a running host (its boot id)."""
 
@@ -75,6 +80,11 @@ def new_request_id() -> RequestId:
 def new_stream_token() -> StreamToken:
     """A fresh stream token: 128 random bits in hexadecimal."""
     return StreamToken(secrets.token_hex(16))
+
+
+def new_tensor_token() -> TensorToken:
+    """A fresh tensor token: 128 random bits in hexadecimal."""
+    return TensorToken(secrets.token_hex(16))
 
 
 def new_incarnation() -> Incarnation:

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from omnistage_common.ids import HostId, Incarnation, LeaseId, OutputName
+from omnistage_common.ids import HostId, Incarnation, LeaseId, OutputName, TensorToken
 
 __all__ = [
     "INLINE_LIMIT",
@@ -107,15 +107,16 @@ class Tensor(Struct, frozen=True, kw_only=True):
 
 
 class SharedMemoryLocation(Struct, frozen=True, kw_only=True):
-    """A place in a named segment of one host's shared memory folder."""
+    """A place in the producer's slab, a named segment of its host's shared memory folder."""
 
     host: HostId
     segment: str
     offset: int
+    """Of the first byte of the tensor, from the start of the segment."""
 
 
 class TensorRef(Struct, frozen=True, kw_only=True):
-    """A tensor that its producer holds under a lease."""
+    """A tensor that its producer holds under a lease, and all it takes to get at it."""
 
     header: TensorHeader
     lease: LeaseId
@@ -123,8 +124,14 @@ class TensorRef(Struct, frozen=True, kw_only=True):
     length: int
     """Bytes."""
     checksum: int
-    """XXH3-64 of the bytes."""
+    """XXH3-64 of the header and a sample of the bytes."""
     location: SharedMemoryLocation
+    token: TensorToken = TensorToken("")
+    """What a reader shows to the producer."""
+    address: str = ""
+    """`HOST:PORT` of the producer's TensorService; empty when it serves its own host only."""
+    digest: int | None = None
+    """XXH3-64 of all bytes; None when the producer knew of no peer that reads over a network."""
 
 
 class TextPart(Struct, frozen=True, kw_only=True):

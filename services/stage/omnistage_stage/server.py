@@ -18,24 +18,27 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, start_http_server
 
-from omnistage_common.addresses import Address
+from omnistage_common.addresses import Address, reachable
 from omnistage_common.channels import SERVER_OPTIONS
 from omnistage_common.errors import OmnistageError, SetupError
-from omnistage_common.ids import new_incarnation, this_host
+from omnistage_common.ids import OutputName, new_incarnation, this_host
 from omnistage_common.links.frames import Phase
-from omnistage_common.pipeline.plan import PipelinePlan, StagePlan
+from omnistage_common.pipeline.plan import EdgeMode, PipelinePlan, StagePlan
 from omnistage_common.processes import settle_heap
 from omnistage_common.signals import StopSignals
 from omnistage_common.telemetry import new_registry
 from omnistage_common.tensors import SHARED_MEMORY_FOLDER, TensorPlane, remove_stale
-from omnistage_stage.engines.protocol import EngineSpec
+from omnistage_common.transfers import transports_for
+from omnistage_stage.engines.protocol import EngineSpec, InputSpec
 from omnistage_stage.engines.registry import make_engine
 from omnistage_stage.service.admission import Admission
 from omnistage_stage.service.draining import Drain
 from omnistage_stage.service.lifecycle import Lifecycle
 from omnistage_stage.service.metrics import StageMetrics
+from omnistage_stage.service.peers import Peers
 from omnistage_stage.service.replica import Replica
 from omnistage_stage.service.servicer import SERVICE_NAMES, register
+from omnistage_stage.service.subscriptions import Outlets
 from omnistage_stage.settings import StageSettings
 
 __all__ = ["StageServer"]
@@ -47,6 +50,8 @@ _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 CLOSE_GRACE: Final = 1.0
 """Seconds for links to write what is ready after a drain."""
+OUTLETS_PER_REQUEST: Final = 4
+"""As many consumers, for each request that it takes, may wait for requests that have not come."""
 
 
 class StageServer:
@@ -61,7 +66,7 @@ class StageServer:
         self._settings = settings
         self._drain_grace = plan.timeouts.drain
         self._registry = new_registry()
-        self._replica = _new_replica(settings, _stage_of(plan, settings), self._registry)
+        self._replica = _new_replica(settings, plan, self._registry)
         self._drain = Drain(self._replica.lifecycle)
 
     async def run(self) -> None:
@@ -136,6 +141,7 @@ class StageServer:
             yield health_servicer
         finally:
             await server.stop(CLOSE_GRACE)
+            await self._replica.peers.close()
             await self._replica.engine.close()
             self._replica.plane.close()
             metrics()
@@ -152,7 +158,23 @@ def _stage_of(plan: PipelinePlan, settings: StageSettings) -> StagePlan:
         ) from unknown
 
 
-def _new_replica(settings: StageSettings, stage: StagePlan, registry: CollectorRegistry) -> Replica:
+def _consumed(plan: PipelinePlan, stage: StagePlan) -> dict[OutputName, InputSpec]:
+    """What may arrive at a stage, from the request and from its producers."""
+    consumed = {item.name: InputSpec(kind=item.kind) for item in stage.consumes}
+    for edge in plan.edges:
+        if edge.consumer == stage.name:
+            consumed[edge.output] = InputSpec(
+                kind=edge.kind,
+                streams=edge.mode is EdgeMode.STREAM,
+                context_frames=edge.chunk.context_frames if edge.chunk else 0,
+            )
+    return consumed
+
+
+def _new_replica(
+    settings: StageSettings, plan: PipelinePlan, registry: CollectorRegistry
+) -> Replica:
+    stage = _stage_of(plan, settings)
     engine = make_engine(
         stage.engine,
         EngineSpec(
@@ -161,10 +183,18 @@ def _new_replica(settings: StageSettings, stage: StagePlan, registry: CollectorR
             args=stage.engine_args,
             max_running=stage.limits.max_running,
             produces={item.name: item.kind for item in stage.produces},
+            consumes=_consumed(plan, stage),
         ),
     )
     incarnation, host = new_incarnation(), this_host()
-    plane = TensorPlane(incarnation=incarnation, host=host, slab_bytes=stage.limits.slab_bytes)
+    plane = TensorPlane(
+        incarnation=incarnation,
+        host=host,
+        slab_bytes=stage.limits.slab_bytes,
+        address=str(reachable(settings.listen)),
+        transports=transports_for(plan.transport),
+    )
+    waiting = OUTLETS_PER_REQUEST * (stage.limits.max_running + stage.limits.max_queued)
     admission = Admission(max_running=stage.limits.max_running, max_queued=stage.limits.max_queued)
     return Replica(
         id=settings.replica,
@@ -173,6 +203,8 @@ def _new_replica(settings: StageSettings, stage: StagePlan, registry: CollectorR
         admission=admission,
         lifecycle=Lifecycle(),
         plane=plane,
+        outlets=Outlets(max_waiting=waiting),
+        peers=Peers(),
         metrics=StageMetrics(registry, admission=admission, plane=plane),
         incarnation=incarnation,
         host=host,

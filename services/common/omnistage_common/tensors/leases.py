@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from omnistage_common.ids import LeaseId
+from omnistage_common.ids import LeaseId, TensorToken
 
 __all__ = [
     "TRANSITIONS",
@@ -79,6 +79,8 @@ class Lease(Struct, frozen=True, kw_only=True):
     """Bytes of the tensor."""
     deadline: float
     """Monotonic seconds."""
+    token: TensorToken
+    """What a reader must show."""
     state: LeaseState = LeaseState.FILLING
 
 
@@ -98,7 +100,15 @@ class LeaseTable:
         self._leases: dict[LeaseId, Lease] = {}
         self._owned: dict[LeaseOwner, set[LeaseId]] = {}
 
-    def grant(self, *, owner: LeaseOwner, offset: int, length: int, deadline: float) -> Lease:
+    def grant(
+        self,
+        *,
+        owner: LeaseOwner,
+        offset: int,
+        length: int,
+        deadline: float,
+        token: TensorToken,
+    ) -> Lease:
         """A new lease, FILLING. Its id was never used before and is positive."""
         lease = Lease(
             id=LeaseId(next(self._ids)),
@@ -106,6 +116,7 @@ class LeaseTable:
             offset=offset,
             length=length,
             deadline=deadline,
+            token=token,
         )
         self._leases[lease.id] = lease
         self._owned.setdefault(owner, set()).add(lease.id)

@@ -1,57 +1,77 @@
 """The tensor plane of a process: publishes the tensors it makes, fetches those of others.
 
-A producer publishes and owns; a consumer fetches and reads in place; whoever opened the request
-releases. A small tensor is its own reference. A large one is copied once, into a slab of fixed
-size, under a lease that ends with its release, its owner or its deadline. When the slab is full,
-publishers wait; nothing grows.
+A producer publishes and owns; a consumer fetches; whoever opened the request releases. A small tensor
+is its own reference. A large one is put once into a slab of fixed size, under a lease that ends with
+its release, its owner or its deadline. Where the consumer can map the slab it reads in place;
+elsewhere the bytes come into room of the consumer, bounded likewise. What is full makes others wait;
+nothing grows.
 
-Everything here happens on one event loop: long copies give way to it between pieces, and long
-checksums run in a thread. It knows nothing of links, requests or engines: an owner is any hashable
-value.
+Everything here happens on one event loop: long copies give way to it between pieces, long sums run in
+a thread, and so does the transfer engine. It knows nothing of links, requests or engines: an owner is
+any hashable value.
 """
 
-import asyncio
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
-from xxhash import xxh3_64, xxh3_64_intdigest
+from xxhash import xxh3_64
 
+from omnistage_common.addresses import parse_address
 from omnistage_common.deadlines import Deadline
-from omnistage_common.errors import TensorLost
-from omnistage_common.ids import HostId, Incarnation, LeaseId
-from omnistage_common.payloads import INLINE_LIMIT, SharedMemoryLocation, Tensor, TensorRef
-from omnistage_common.tensors.leases import Lease, LeaseOwner
-from omnistage_common.tensors.room import Room, Wish, plane_closed
-from omnistage_common.tensors.segments import SHARED_MEMORY_FOLDER, STAMP_BYTES, SharedSlab
-from omnistage_common.tensors.shared_memory import SharedMemoryTransport
-
-if TYPE_CHECKING:
-    from omnistage_common.tensors.transport import Transport
+from omnistage_common.errors import SetupError
+from omnistage_common.ids import HostId, Incarnation, LeaseId, TensorToken
+from omnistage_common.payloads import INLINE_LIMIT, Tensor, TensorHeader, TensorRef
+from omnistage_common.tensors.calls import NoTransport
+from omnistage_common.tensors.checking import check_length
+from omnistage_common.tensors.fetching import Fetcher
+from omnistage_common.tensors.leases import LeaseOwner
+from omnistage_common.tensors.publishing import Publisher, ReadRefused, Refusal, Reservation
+from omnistage_common.tensors.receiving import ReceiveRoom
+from omnistage_common.tensors.regions import PageLock, RegionWatchers
+from omnistage_common.tensors.room import plane_closed
+from omnistage_common.tensors.segments import SHARED_MEMORY_FOLDER
+from omnistage_common.tensors.sessions import TransferEngines
+from omnistage_common.tensors.transport import (
+    EVERY_TRANSPORT,
+    MOONCAKE,
+    Agreement,
+    PeerReport,
+    TransferSession,
+    TransportCount,
+    TransportKind,
+)
 
 __all__ = ["PlaneStatistics", "TensorPlane"]
 
-_PIECE_BYTES: Final = 2 * 1024 * 1024
-"""A copy of this size takes about a tenth of a millisecond; then others have their turn."""
-_THREAD_BYTES: Final = 4 * 1024 * 1024
-"""A checksum over more than this runs in a thread."""
+_LEAST_SENT_BYTES: Final = 128 * 1024
+_MOST_SENT_BYTES: Final = 512 * 1024
+_SENT_PIECES: Final = 64
+"""Into as many pieces a byte stream is cut, within these bounds: the pieces of a short one overlap on
+their way, and those of a long one are not too many."""
+_LOOPBACK: Final = "127.0.0.1"
 
 
 class PlaneStatistics(Struct, frozen=True, kw_only=True):
     """What a plane holds, counted from what is there."""
 
     leases: int
-    """Leases that have not ended."""
+    """Leases that have not ended, of tensors made here and of tensors received."""
     used_bytes: int
-    """Bytes of the slab in use."""
+    """Bytes in use, of the slab and of the room for what is received."""
     slab_bytes: int
     """Bytes of the slab."""
     waiting: int
-    """Publishers that wait for room."""
+    """Those that wait for room."""
     mapped_segments: int
     """Segments of other processes kept mapped."""
+    received: int
+    """Leases of tensors received."""
+    received_bytes: int
+    """Bytes of them in use."""
+    settling: int
+    """Blocks of ended leases that a transfer or a copy still writes to."""
 
 
 class TensorPlane:
@@ -60,9 +80,13 @@ class TensorPlane:
     Args:
         incarnation: This life of the process.
         host: Identity of the host.
-        slab_bytes: How much the tensors of this process may take at once. No memory is taken
-            before the first tensor over `INLINE_LIMIT`.
+        slab_bytes: How much the tensors of this process may take at once, and how much those may
+            that it receives over a network. No memory is taken before the first tensor over
+            `INLINE_LIMIT`.
         directory: Folder of the shared memory segments.
+        address: `HOST:PORT` of this process's TensorService as other hosts reach it; empty when it
+            has none, and then only processes of this host can read what it publishes.
+        transports: Ways by which tensors of other processes may be read, the best first.
     """
 
     def __init__(
@@ -72,15 +96,31 @@ class TensorPlane:
         host: HostId,
         slab_bytes: int,
         directory: Path = SHARED_MEMORY_FOLDER,
+        address: str = "",
+        transports: tuple[TransportKind, ...] = EVERY_TRANSPORT,
     ) -> None:
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self._host = host
-        self._directory = directory
-        self._room = Room(capacity=slab_bytes, on_free=self._clear)
-        self._slab: SharedSlab | None = None
-        self._shared_memory = SharedMemoryTransport(host=host, directory=directory)
-        self._transports: tuple[Transport, ...] = (self._shared_memory,)
-        self._checksums: ThreadPoolExecutor | None = None
+        self._regions = RegionWatchers()
+        self._publisher = Publisher(
+            incarnation=incarnation,
+            host=host,
+            address=address,
+            slab_bytes=slab_bytes,
+            directory=directory,
+            regions=self._regions,
+        )
+        self._received = ReceiveRoom(capacity=slab_bytes, regions=self._regions)
+        self._engines = TransferEngines(
+            host=parse_address(address).host if address else _LOOPBACK, regions=self._regions
+        )
+        self._fetcher = Fetcher(
+            host=host,
+            kinds=transports,
+            directory=directory,
+            received=self._received,
+            engines=self._engines,
+        )
         self._closed = False
 
     def publish_now(self, tensor: Tensor) -> Tensor:
@@ -112,138 +152,177 @@ class TensorPlane:
             RequestCancelled: The owner was released meanwhile.
             Draining: The plane is closed.
         """
-        length = _length(tensor)
-        if length <= INLINE_LIMIT:
+        if _length(tensor) <= INLINE_LIMIT:
             return _with_own_bytes(tensor)
-        lease = await self._room.lease(
-            Wish(owner=owner, length=length, block=STAMP_BYTES + length, deadline=deadline)
-        )
-        with self._room.filling(lease):
-            self._room.check_wanted(lease)
-            slab = self._slab = self._slab or self._new_slab()
-            checksum = await self._fill(slab, lease, _flat(tensor.data))
-        location = SharedMemoryLocation(
-            host=self._host, segment=slab.name, offset=slab.position(lease.offset)
-        )
-        return TensorRef(
-            header=tensor.header,
-            lease=lease.id,
-            incarnation=self._incarnation,
-            length=length,
-            checksum=checksum,
-            location=location,
+        return await self._publisher.publish(
+            tensor, _flat(tensor.data), owner=owner, deadline=deadline
         )
 
-    async def fetch(self, ref: Tensor | TensorRef) -> Tensor:
-        """The tensor behind a reference, its bytes a read-only view of the producer's memory.
+    async def reserve(
+        self, header: TensorHeader, *, owner: LeaseOwner, deadline: Deadline
+    ) -> Reservation:
+        """Room in the slab for a tensor that is made there in place, e.g. copied from a device.
 
-        The view is valid until the lease ends; copy what must live longer.
+            with await plane.reserve(header, owner=request, deadline=deadline) as place:
+                fill(place.data)
+                ref = await place.seal()
+
+        Raises:
+            DeadlineExceeded: There was no room before the deadline.
+            SetupError: It is larger than the slab, or the shared memory folder is full.
+            RequestCancelled: The owner was released meanwhile.
+            Draining: The plane is closed.
+        """
+        return await self._publisher.reserve(header, owner=owner, deadline=deadline)
+
+    async def fetch(
+        self, ref: Tensor | TensorRef, *, owner: LeaseOwner, deadline: Deadline
+    ) -> Tensor:
+        """The tensor behind a reference, its bytes a read-only view.
+
+        Of a process of this host the view is of the producer's memory, and valid until the
+        producer's lease ends. What comes over a network is kept in room of this process under a lease of
+        `owner`, and the view is valid until that ends: with `release_owner(owner)` or at the
+        deadline. Copy what must live longer.
 
         Raises:
             TensorLost: Lease or producer are gone, or the bytes are not those that were published.
+            DeadlineExceeded: There was no room before the deadline, or the bytes came too late.
+            SetupError: It came over a network and is larger than the room for that.
+            RequestCancelled: The owner was released meanwhile.
             Draining: The plane is closed.
         """
         if isinstance(ref, Tensor):
             return ref
         if self._closed:
             raise plane_closed()
-        if ref.length != ref.header.length:
-            raise _lost(
-                ref, f"its header stands for {ref.header.length} bytes, the reference {ref.length}"
-            )
-        if ref.incarnation == self._incarnation:
-            return Tensor(header=ref.header, data=self._own(ref))
-        for transport in self._transports:
-            if transport.can_reach(ref.location):
-                data = await transport.read(ref)
-                await self._verify(ref, data)
-                return Tensor(header=ref.header, data=data)
-        raise _lost(ref, f"it is on host {ref.location.host}, this is {self._host}")
+        check_length(ref)
+        if ref.incarnation == self.incarnation:
+            return Tensor(header=ref.header, data=self._publisher.own(ref))
+        data = await self._fetcher.fetch(ref, owner=owner, deadline=deadline)
+        return Tensor(header=ref.header, data=data)
 
     def release(self, leases: Iterable[LeaseId]) -> int:
-        """Ends leases; how many of them had not ended before."""
-        return self._room.release(leases)
+        """Ends leases of tensors made here; how many of them had not ended before."""
+        return self._publisher.release(leases)
 
     def release_owner(self, owner: LeaseOwner) -> int:
         """Ends every lease of an owner, and its waits for room; how many leases there were."""
-        return self._room.release_owner(owner)
+        received = self._received.room.release_owner(owner)
+        return received + self._publisher.release_owner(owner)
 
     def forget(self, incarnation: Incarnation) -> None:
-        """Lets go of what is kept mapped of another process; views of it stay valid."""
-        for transport in self._transports:
-            transport.forget(incarnation)
+        """Lets go of what is kept of another process; views of its memory stay valid."""
+        self._fetcher.forget(incarnation)
+
+    def page_lock(self, lock: PageLock) -> None:
+        """Has the memory of the plane locked in place, now or when it is made.
+
+        For stages whose device copies to and from locked pages only, or faster. All of the slab is
+        then taken from the system at once.
+
+        Args:
+            lock: Called with address and bytes of each region, e.g. to register it with a device;
+                what it returns undoes that, and is called before the memory goes.
+
+        Raises:
+            SetupError: The shared memory folder is full.
+        """
+        self._regions.watch(lock, whole=True)
 
     def statistics(self) -> PlaneStatistics:
         """What is held now."""
-        room = self._room.statistics()
+        made, received = self._publisher.statistics(), self._received.room.statistics()
         return PlaneStatistics(
-            leases=room.leases,
-            used_bytes=room.used_bytes,
-            slab_bytes=room.capacity,
-            waiting=room.waiting,
-            mapped_segments=self._shared_memory.mapped,
+            leases=made.leases + received.leases,
+            used_bytes=made.used_bytes + received.used_bytes,
+            slab_bytes=made.capacity,
+            waiting=made.waiting + received.waiting,
+            mapped_segments=self._fetcher.mapped,
+            received=received.leases,
+            received_bytes=received.used_bytes,
+            settling=made.settling + received.settling,
         )
+
+    def peers(self) -> tuple[PeerReport, ...]:
+        """The processes whose tensors were read, and how, the latest last."""
+        return self._fetcher.peers()
+
+    def counts(self) -> tuple[TransportCount, ...]:
+        """What was read by each way since the start."""
+        return self._fetcher.counts()
+
+    async def negotiate(self, host: HostId, kinds: Iterable[TransportKind]) -> Agreement:
+        """What a peer on a host, which can read by these ways, is told; see `TensorService`.
+
+        Raises:
+            NoTransport: It cannot read this process by any of them.
+        """
+        missing: dict[str, None] = {}
+        for kind in kinds:
+            session = None
+            if kind is TransportKind.INLINE or (
+                kind is TransportKind.SHARED_MEMORY and host != self._host
+            ):
+                missing[f"tensors are in memory of host {self._host}, the caller is elsewhere"] = (
+                    None
+                )
+                continue
+            if kind in MOONCAKE:
+                try:
+                    session = await self._session(kind)
+                except SetupError as unavailable:
+                    missing[unavailable.message] = None
+                    continue
+            return Agreement(
+                kind=kind,
+                incarnation=self.incarnation,
+                session=session,
+                missing="; ".join(missing),
+            )
+        raise NoTransport("; ".join(missing) or "the caller names no way that this process knows")
+
+    async def pieces(
+        self, incarnation: Incarnation, lease: LeaseId, token: TensorToken
+    ) -> AsyncIterator[memoryview | int]:
+        """The bytes of a tensor for a byte stream, piece by piece, and at last their digest.
+
+        Raises:
+            ReadRefused: There is no such tensor, or not for this reader, or not any more.
+        """
+        view = self._publisher.opened(incarnation, lease, token)
+        summed = xxh3_64()
+        size = min(max(len(view) // _SENT_PIECES, _LEAST_SENT_BYTES), _MOST_SENT_BYTES)
+        for at in range(0, len(view), size):
+            if not self._publisher.holds(lease):
+                raise ReadRefused(Refusal.ENDED, f"lease {lease} ended while it was read")
+            piece = view[at : at + size]
+            summed.update(piece)
+            yield piece
+        yield summed.intdigest()
+
+    async def digest(self, incarnation: Incarnation, lease: LeaseId, token: TensorToken) -> int:
+        """The digest of a tensor that was published without.
+
+        Raises:
+            ReadRefused: There is no such tensor, or not for this reader.
+        """
+        return await self._publisher.digest(self._publisher.opened(incarnation, lease, token))
 
     def close(self) -> None:
         """Ends every lease and wait, and removes the segment. Idempotent."""
         self._closed = True
-        self._room.close()
-        for transport in self._transports:
-            transport.close()
-        if self._slab is not None:
-            self._slab.close()
-            self._slab = None
-        if self._checksums is not None:
-            self._checksums.shutdown(wait=True)
-            self._checksums = None
+        self._fetcher.close()
+        self._regions.close()
+        self._engines.close()
+        self._received.close()
+        self._publisher.close()
 
-    def _new_slab(self) -> SharedSlab:
-        return SharedSlab(
-            directory=self._directory,
-            incarnation=self._incarnation,
-            slab_bytes=self._room.capacity,
-        )
-
-    def _clear(self, block: int) -> None:
-        if self._slab is not None:
-            self._slab.clear(block)
-
-    async def _fill(self, slab: SharedSlab, lease: Lease, data: memoryview) -> int:
-        """Copies a tensor into its block, piece by piece; its checksum."""
-        checksum = xxh3_64()
-        for at in range(0, lease.length, _PIECE_BYTES):
-            if at:
-                await asyncio.sleep(0)
-                self._room.check_wanted(lease)
-            piece = data[at : at + _PIECE_BYTES]
-            slab.write(lease.offset, at, piece)
-            checksum.update(piece)
-        digest = checksum.intdigest()
-        slab.stamp(lease.offset, lease=lease.id, length=lease.length, checksum=digest)
-        return digest
-
-    def _own(self, ref: TensorRef) -> memoryview:
-        lease = self._room.held(ref.lease)
-        if lease is None or self._slab is None:
-            raise _lost(ref, "its lease ended")
-        if lease.length != ref.length:
-            raise _lost(ref, f"it has {lease.length} bytes, the reference says {ref.length}")
-        return self._slab.view(lease.offset, lease.length)
-
-    async def _verify(self, ref: TensorRef, data: memoryview) -> None:
-        if ref.length <= _THREAD_BYTES:
-            found = xxh3_64_intdigest(data)
-        else:
-            if self._checksums is None:
-                self._checksums = ThreadPoolExecutor(1, thread_name_prefix="tensor-checksums")
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(self._checksums, xxh3_64_intdigest, data)
-        if found != ref.checksum:
-            raise _lost(
-                ref,
-                f"its bytes changed: their checksum is {found:016x}, the reference says"
-                f" {ref.checksum:016x}",
-            )
+    async def _session(self, kind: TransportKind) -> TransferSession:
+        engine = await self._engines.get(kind)
+        slab = self._publisher.slab
+        self._publisher.digesting = True
+        return TransferSession(name=engine.name, base=slab.address, segment=slab.name)
 
 
 def _length(tensor: Tensor) -> int:
@@ -266,7 +345,3 @@ def _with_own_bytes(tensor: Tensor) -> Tensor:
 def _flat(data: bytes | memoryview) -> memoryview:
     view = memoryview(data)
     return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
-
-
-def _lost(ref: TensorRef, why: str) -> TensorLost:
-    return TensorLost(f"tensor of lease {ref.lease} of {ref.incarnation} is lost: {why}")

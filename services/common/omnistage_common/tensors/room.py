@@ -22,11 +22,11 @@ from omnistage_common.errors import (
     RequestCancelled,
     SetupError,
 )
-from omnistage_common.ids import LeaseId
+from omnistage_common.ids import LeaseId, new_tensor_token
 from omnistage_common.tensors.allocation import Allocator
 from omnistage_common.tensors.leases import Lease, LeaseOwner, LeaseState, LeaseTable
 
-__all__ = ["Room", "RoomStatistics", "Wish", "plane_closed"]
+__all__ = ["Filling", "Room", "RoomStatistics", "Wish", "plane_closed"]
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -49,7 +49,18 @@ class RoomStatistics(Struct, frozen=True, kw_only=True):
     capacity: int
     """Bytes."""
     waiting: int
-    """Publishers that wait."""
+    """Those that wait for room."""
+    settling: int
+    """Blocks of ended leases that somebody still writes to."""
+
+
+class Filling:
+    """The writing of a block."""
+
+    def __init__(self) -> None:
+        self.writer: asyncio.Future[None] | None = None
+        """Done when nobody writes any more, where that outlives the filling: a transfer that nobody
+        waits for still writes. Until then the block is nobody else's."""
 
 
 class Room:
@@ -96,15 +107,32 @@ class Room:
         return lease or await self._wait(wish)
 
     @contextmanager
-    def filling(self, lease: Lease) -> Iterator[None]:
+    def filling(self, lease: Lease) -> Iterator[Filling]:
         """Seals a lease when it is filled, and ends it when that fails or is cancelled."""
+        filling = Filling()
         try:
-            yield
-            self.check_wanted(lease)
-            self._leases.seal(lease.id)
+            yield filling
+            self.seal(lease)
         finally:
             if self.held(lease.id) is None:
-                self._abandon(lease)
+                self.abandon(lease, filling.writer)
+
+    def seal(self, lease: Lease) -> None:
+        """Says that a lease is filled.
+
+        Raises:
+            OmnistageError: It has ended meanwhile, as `lease` says it.
+        """
+        self.check_wanted(lease)
+        self._leases.seal(lease.id)
+
+    def abandon(self, lease: Lease, writer: asyncio.Future[None] | None = None) -> None:
+        """Ends a lease that was not sealed; its block is free once nobody writes to it."""
+        if writer is None or writer.done():
+            self._abandon(lease)
+        else:
+            self._leases.release([lease.id])
+            writer.add_done_callback(lambda _: self._abandon(lease))
 
     def check_wanted(self, lease: Lease) -> None:
         """Stops the filling of a lease that has ended.
@@ -114,12 +142,17 @@ class Room:
         """
         now = self._leases.get(lease.id)
         if now is None or now.state is not LeaseState.FILLING:
-            raise self._why_ended(lease)
+            raise self.why_ended(lease)
 
     def held(self, lease: LeaseId) -> Lease | None:
         """The lease, if it is HELD now."""
         found = self._leases.get(lease)
         return found if found is not None and found.state is LeaseState.HELD else None
+
+    def unsealed(self, lease: LeaseId) -> bool:
+        """Whether the writer of a lease has not stopped yet."""
+        found = self._leases.get(lease)
+        return found is not None and found.state is not LeaseState.HELD
 
     def release(self, leases: Iterable[LeaseId]) -> int:
         """Ends leases; how many of them had not ended before."""
@@ -149,6 +182,7 @@ class Room:
             used_bytes=self._allocator.statistics().used,
             capacity=self.capacity,
             waiting=len(self._waiters),
+            settling=leases.abandoned,
         )
 
     async def _wait(self, wish: Wish) -> Lease:
@@ -191,6 +225,7 @@ class Room:
             offset=offset,
             length=wish.length,
             deadline=wish.deadline.monotonic,
+            token=new_tensor_token(),
         )
         self._arm(lease.deadline)
         return lease
@@ -231,7 +266,8 @@ class Room:
         if following is not None:
             self._arm(following)
 
-    def _why_ended(self, lease: Lease) -> OmnistageError:
+    def why_ended(self, lease: Lease) -> OmnistageError:
+        """What to tell somebody whose lease has ended."""
         if self._closed:
             return plane_closed()
         if lease.deadline <= time.monotonic():
@@ -252,4 +288,4 @@ def plane_closed() -> Draining:
 
 
 def _unwanted() -> RequestCancelled:
-    return RequestCancelled("the owner of the tensor was released while it was published")
+    return RequestCancelled("the owner of the tensor was released meanwhile")

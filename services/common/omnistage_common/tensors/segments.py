@@ -1,9 +1,10 @@
 """The shared memory segment of a process: its file, its layout, and who may remove it.
 
 A process has at most one segment, named `omnistage-<pid>-<random>`. It starts with a header page
-that says whose it is; blocks follow, each a stamp (lease, length, checksum) of one cache line and
-then the bytes of a tensor. A block without a stamp is free, so a reference that outlived its lease
-is recognised whatever became of the bytes, and so is a segment of another life.
+that says whose it is; blocks follow, each a stamp (lease, length, checksum, token) of one cache line
+and then the bytes of a tensor. The stamp is written last and cleared first: a block without one is
+free or being filled, so a reference that outlived its lease is recognised whatever became of the
+bytes, and so is a segment of another life.
 
     0         4096         4096+offset     +64
     │ header … │ … blocks … │ stamp         │ bytes …
@@ -16,6 +17,7 @@ Memory is taken from the system as the slab is first used, in steps, before it i
 folder that is full is an error with a remedy and not a SIGBUS.
 """
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -25,14 +27,17 @@ from pathlib import Path
 from struct import Struct as Layout
 from typing import Final
 
+from msgspec import Struct
+
 from omnistage_common.errors import SetupError
-from omnistage_common.ids import Incarnation, LeaseId
+from omnistage_common.ids import Incarnation, LeaseId, TensorToken
 
 __all__ = [
     "HEADER_BYTES",
     "SHARED_MEMORY_FOLDER",
     "STAMP_BYTES",
     "SharedSlab",
+    "Stamp",
     "is_segment_name",
     "read_header",
     "read_stamp",
@@ -46,12 +51,28 @@ STAMP_BYTES: Final = 64
 """In front of every tensor; one cache line."""
 
 _MAGIC: Final = b"OMNISTAG"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _MAX_INCARNATION: Final = 63
 _HEADER: Final = Layout(f"<8sI{1 + _MAX_INCARNATION}p")
-_STAMP: Final = Layout("<QQQ")
+_STAMP: Final = Layout("<QQQ33p")
 _NAME: Final = re.compile(r"omnistage-[0-9]{1,10}-[0-9a-f]{16}")
 _BACKING_STEP: Final = 2 * 1024 * 1024
+
+
+class Stamp(Struct, frozen=True, kw_only=True):
+    """What stands in front of a tensor."""
+
+    lease: LeaseId
+    """0 where there is none."""
+    length: int = 0
+    """Bytes."""
+    checksum: int = 0
+    token: TensorToken = TensorToken("")
+
+    def pack_into(self, memory: memoryview, offset: int) -> None:
+        """Writes it at an offset of a region."""
+        token = self.token.encode()
+        _STAMP.pack_into(memory, offset, self.lease, self.length, self.checksum, token)
 
 
 def is_segment_name(name: str) -> bool:
@@ -69,10 +90,15 @@ def read_header(memory: memoryview) -> Incarnation | None:
     return Incarnation(incarnation.decode("utf-8", "replace"))
 
 
-def read_stamp(memory: memoryview, offset: int) -> tuple[LeaseId, int, int]:
-    """Lease, length and checksum of the tensor at this offset of a segment; lease 0 is none."""
-    lease, length, checksum = _STAMP.unpack_from(memory, offset - STAMP_BYTES)
-    return LeaseId(lease), length, checksum
+def read_stamp(memory: memoryview, offset: int) -> Stamp:
+    """The stamp of the tensor whose bytes begin at this offset of a region."""
+    lease, length, checksum, token = _STAMP.unpack_from(memory, offset - STAMP_BYTES)
+    return Stamp(
+        lease=LeaseId(lease),
+        length=length,
+        checksum=checksum,
+        token=TensorToken(token.decode("ascii", "replace")),
+    )
 
 
 def remove_stale(directory: Path = SHARED_MEMORY_FOLDER) -> tuple[str, ...]:
@@ -130,6 +156,8 @@ class SharedSlab:
                 " folder must exist and be writable"
             ) from error
         self._backed = 0
+        self.size = size
+        """Bytes, with the header."""
         try:
             os.ftruncate(self._descriptor, size)
             self._back(HEADER_BYTES)
@@ -142,6 +170,8 @@ class SharedSlab:
             raise
         self._memory = memoryview(self._map)
         _HEADER.pack_into(self._map, 0, _MAGIC, _VERSION, incarnation.encode())
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        """Of the first byte in this process; what device drivers and transfer engines want."""
 
     @property
     def name(self) -> str:
@@ -169,14 +199,34 @@ class SharedSlab:
             self._back(end)
         self._memory[start:end] = piece
 
-    def stamp(self, block: int, *, lease: LeaseId, length: int, checksum: int) -> None:
+    def writable(self, block: int, length: int) -> memoryview:
+        """The bytes of the tensor in a block, to be written to.
+
+        Raises:
+            SetupError: The folder is full.
+        """
+        start = self.position(block)
+        if start + length > self._backed:
+            self._back(start + length)
+        return self._memory[start : start + length]
+
+    def stamp(self, block: int, stamp: Stamp) -> None:
         """Marks a block as holding the tensor of a lease, once its bytes are written."""
-        _STAMP.pack_into(self._map, HEADER_BYTES + block, lease, length, checksum)
+        stamp.pack_into(self._memory, HEADER_BYTES + block)
 
     def clear(self, block: int) -> None:
         """Marks a block as free."""
         if HEADER_BYTES + block < self._backed:
-            _STAMP.pack_into(self._map, HEADER_BYTES + block, 0, 0, 0)
+            Stamp(lease=LeaseId(0)).pack_into(self._memory, HEADER_BYTES + block)
+
+    def claim_all(self) -> None:
+        """Takes all the memory from the system now, for those who lock or pin it.
+
+        Raises:
+            SetupError: The folder is full.
+        """
+        if self._backed < self.size:
+            self._back(self.size)
 
     def view(self, block: int, length: int) -> memoryview:
         """The bytes of the tensor in a block, read-only."""

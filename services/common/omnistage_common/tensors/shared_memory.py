@@ -4,6 +4,9 @@ A consumer maps a producer's segment once, read-only, and hands out views of it:
 Mappings are never closed by hand. They are forgotten, and the interpreter unmaps one when its last
 view is gone; so there is no moment at which a view could point at nothing. A producer that died
 leaves a mapping behind; the next producer that is mapped (its successor, for one) sweeps it out.
+
+Two processes with the same boot id need not share a folder: each container may have its own. So
+whether a producer can be read this way is found out by trying.
 """
 
 import mmap
@@ -16,6 +19,7 @@ from msgspec import Struct
 from omnistage_common.errors import TensorLost
 from omnistage_common.ids import HostId, Incarnation
 from omnistage_common.payloads import TensorRef
+from omnistage_common.tensors.checking import check_sample, check_stamp, lost
 from omnistage_common.tensors.segments import (
     HEADER_BYTES,
     STAMP_BYTES,
@@ -23,7 +27,6 @@ from omnistage_common.tensors.segments import (
     read_header,
     read_stamp,
 )
-from omnistage_common.tensors.transport import Location, TransportKind
 
 __all__ = ["SharedMemoryTransport"]
 
@@ -45,8 +48,6 @@ class SharedMemoryTransport:
         directory: Folder of the segments.
     """
 
-    kind = TransportKind.SHARED_MEMORY
-
     def __init__(self, *, host: HostId, directory: Path) -> None:
         self._host = host
         self._directory = directory
@@ -57,48 +58,59 @@ class SharedMemoryTransport:
         """How many segments are kept mapped."""
         return len(self._mappings)
 
-    def can_reach(self, location: Location) -> bool:
-        """Whether the location is on this host."""
-        return location.host == self._host
+    def reach(self, ref: TensorRef) -> None:
+        """Makes sure that the producer of a tensor can be read this way.
 
-    async def read(self, ref: TensorRef) -> memoryview:
-        """A view of the producer's memory; see `Transport.read`."""
-        name, offset = ref.location.segment, ref.location.offset
-        mapping = self._mappings.get(name) or self._mapped_now(name)
-        memory = mapping.memory
-        owner = read_header(memory)
-        if owner != ref.incarnation:
-            self._mappings.pop(name, None)
-            raise _lost(
-                ref, f"segment {name} belongs to {owner or 'nobody'} now: the producer is gone"
-            )
+        Raises:
+            TensorLost: It cannot; the message says why.
+        """
+        location = ref.location
+        if location.host != self._host:
+            raise lost(ref, f"it is on host {location.host}, this is {self._host}")
+        self._mapping_of(ref)
+
+    def read(self, ref: TensorRef) -> memoryview:
+        """The bytes of a tensor: a view of the producer's memory, valid until the lease ends.
+
+        The stamp is looked at before and after the sample: whoever fills the place anew takes the
+        stamp away first.
+
+        Raises:
+            TensorLost: Lease or producer are gone, or the bytes are not those that were published.
+        """
+        memory, offset = self._mapping_of(ref).memory, ref.location.offset
         first = HEADER_BYTES + STAMP_BYTES
         if offset < first or ref.length < 0 or offset + ref.length > len(memory):
-            raise _lost(
+            raise lost(
                 ref,
-                f"bytes {offset} to {offset + ref.length} are outside segment {name}, which has"
-                f" its tensors from {first} to {len(memory)}",
+                f"bytes {offset} to {offset + ref.length} are outside segment"
+                f" {ref.location.segment}, which has its tensors from {first} to {len(memory)}",
             )
-        lease, length, checksum = read_stamp(memory, offset)
-        if lease != ref.lease:
-            now = f"lease {lease}" if lease else "no lease"
-            raise _lost(ref, f"its lease ended: its place holds {now} now")
-        if (length, checksum) != (ref.length, ref.checksum):
-            raise _lost(
-                ref,
-                f"the producer published {length} bytes with checksum {checksum:016x}, the"
-                f" reference says {ref.length} with {ref.checksum:016x}",
-            )
-        return memory[offset : offset + ref.length]
+        data = memory[offset : offset + ref.length]
+        check_stamp(ref, read_stamp(memory, offset))
+        check_sample(ref, data)
+        check_stamp(ref, read_stamp(memory, offset))
+        return data
 
     def forget(self, incarnation: Incarnation) -> None:
-        """Lets go of a producer's segment; views of it stay valid."""
+        """Lets go of a producer's segment; views of it stay valid. Idempotent."""
         for name in [n for n, m in self._mappings.items() if m.incarnation == incarnation]:
             del self._mappings[name]
 
     def close(self) -> None:
-        """Lets go of every segment; views of them stay valid."""
+        """Lets go of every segment; views of them stay valid. Idempotent."""
         self._mappings.clear()
+
+    def _mapping_of(self, ref: TensorRef) -> _Mapping:
+        name = ref.location.segment
+        mapping = self._mappings.get(name) or self._mapped_now(name)
+        owner = read_header(mapping.memory)
+        if owner != ref.incarnation:
+            self._mappings.pop(name, None)
+            raise lost(
+                ref, f"segment {name} belongs to {owner or 'nobody'} now: the producer is gone"
+            )
+        return mapping
 
     def _mapped_now(self, name: str) -> _Mapping:
         if not is_segment_name(name):
@@ -134,7 +146,3 @@ def _map(path: Path) -> memoryview:
         return memoryview(mmap.mmap(descriptor, found.st_size, access=mmap.ACCESS_READ))
     finally:
         os.close(descriptor)
-
-
-def _lost(ref: TensorRef, why: str) -> TensorLost:
-    return TensorLost(f"tensor of lease {ref.lease} of {ref.incarnation} is lost: {why}")

@@ -1,54 +1,99 @@
-"""What a transport is: one way of reading a tensor that another process holds.
+"""The ways in which a process reads tensors of others, and what is agreed with each of them.
 
-The plane owns the slab, the leases and the check of what arrived; a transport only says where a
-block of the slab is to be found by others, and gets at the bytes behind a reference. It knows
-nothing of requests, owners or deadlines: a read that takes time is cancelled like any coroutine.
+A *kind* is a way; which one is taken is chosen once per peer, by what both ends can do, in the order
+in which the process likes them. Values only: no I/O.
 """
 
 from enum import Enum
-from typing import Protocol
+from typing import Final
+
+from msgspec import Struct
 
 from omnistage_common.ids import Incarnation
-from omnistage_common.payloads import SharedMemoryLocation, TensorRef
 
-__all__ = ["Location", "Transport", "TransportKind"]
-
-Location = SharedMemoryLocation
-"""Where a tensor may be; a union when there is a second transport."""
+__all__ = [
+    "EVERY_TRANSPORT",
+    "MOONCAKE",
+    "Agreement",
+    "PeerReport",
+    "TransferSession",
+    "TransportCount",
+    "TransportKind",
+]
 
 
 class TransportKind(Enum):
     """Ways to move a tensor's bytes; the value is its name in metrics."""
 
     INLINE = "inline"
-    """Within the control message. The plane does this itself."""
+    """Within the control message."""
     SHARED_MEMORY = "shared_memory"
-    """A segment mapped by both processes of one host."""
+    """A segment mapped by both processes of one host, read in place."""
+    RDMA = "rdma"
+    """The Mooncake transfer engine over RDMA."""
+    TCP = "tcp"
+    """The Mooncake transfer engine over TCP."""
+    STREAM = "stream"
+    """A gRPC byte stream."""
 
 
-class Transport(Protocol):
-    """One way of reading tensors of other processes."""
+EVERY_TRANSPORT: Final = (
+    TransportKind.SHARED_MEMORY,
+    TransportKind.RDMA,
+    TransportKind.TCP,
+    TransportKind.STREAM,
+)
+"""All between processes, the best first."""
 
-    @property
-    def kind(self) -> TransportKind:
-        """Which way."""
+MOONCAKE: Final = frozenset({TransportKind.RDMA, TransportKind.TCP})
+"""Those that need the transfer engine at both ends."""
 
-    def can_reach(self, location: Location) -> bool:
-        """Whether this process can read there."""
 
-    async def read(self, ref: TensorRef) -> memoryview:
-        """The bytes behind a reference: read-only, one dimension, exactly `ref.length` of them.
+class TransferSession(Struct, frozen=True, kw_only=True):
+    """The slab of a process as its transfer engine has registered it."""
 
-        The view is valid until the producer's lease ends. Whether the bytes are those that were
-        published is checked by the plane afterwards.
+    name: str
+    """`HOST:PORT` of the engine's handshake."""
+    base: int
+    """Address of the segment's first byte in the process."""
+    segment: str
+    """Name of the segment."""
 
-        Raises:
-            TensorLost: The lease or its producer is gone, or the location is not one of this
-                transport's.
-        """
 
-    def forget(self, incarnation: Incarnation) -> None:
-        """Lets go of what is kept for a producer. Idempotent."""
+class Agreement(Struct, frozen=True, kw_only=True):
+    """What a peer answers when it is asked by which way it can be read."""
 
-    def close(self) -> None:
-        """Lets go of everything. Idempotent."""
+    kind: TransportKind
+    incarnation: Incarnation
+    session: TransferSession | None = None
+    """For ways that need the transfer engine."""
+    missing: str = ""
+    """Why a better way is not there, in words."""
+
+
+class PeerReport(Struct, frozen=True, kw_only=True):
+    """A process whose tensors this one reads."""
+
+    incarnation: Incarnation
+    address: str
+    """`HOST:PORT` of its TensorService; empty when it has none."""
+    kind: TransportKind
+    """The way that was chosen for it."""
+    tensors: int
+    """Read from it."""
+    bytes: int
+    """Of them."""
+    fallback: str
+    """Why no better way was chosen, in words; empty when there is none."""
+
+
+class TransportCount(Struct, frozen=True, kw_only=True):
+    """What came by one way since the start."""
+
+    kind: TransportKind
+    tensors: int = 0
+    bytes: int = 0
+    lost: int = 0
+    """Reads that found the tensor lost."""
+    fallbacks: int = 0
+    """Peers for which this way was not to be had, though it would have been better."""

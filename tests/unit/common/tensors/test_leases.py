@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from omnistage_common.ids import LeaseId
+from omnistage_common.ids import LeaseId, TensorToken
 from omnistage_common.tensors.leases import (
     TRANSITIONS,
     Lease,
@@ -15,6 +15,7 @@ from omnistage_common.tensors.leases import (
     LeaseTable,
 )
 
+TOKEN = TensorToken("0f" * 16)
 FILLING, HELD, ABANDONED, ENDED = LeaseState
 SEAL, END = LeaseEvent
 
@@ -22,7 +23,7 @@ SEAL, END = LeaseEvent
 def grant(
     table: LeaseTable, owner: str = "a", *, deadline: float = 10.0, sealed: bool = True
 ) -> Lease:
-    lease = table.grant(owner=owner, offset=0, length=1, deadline=deadline)
+    lease = table.grant(owner=owner, offset=0, length=1, deadline=deadline, token=TOKEN)
     return table.seal(lease.id) if sealed else lease
 
 
@@ -139,7 +140,9 @@ def test_every_lease_ends_exactly_once_in_any_order_of_events(seed: int) -> None
         owner, deadline = chance.choice("abc"), now + chance.uniform(0, 50)
         match chance.randrange(5):
             case 0 | 1:
-                lease = table.grant(owner=owner, offset=now, length=1, deadline=deadline)
+                lease = table.grant(
+                    owner=owner, offset=now, length=1, deadline=deadline, token=TOKEN
+                )
                 unsealed.append(lease.id)
                 known.append(lease.id)
             case 2 if unsealed:

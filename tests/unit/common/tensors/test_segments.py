@@ -1,5 +1,6 @@
 """Segments: their names, their end, and which of them a sweep may take."""
 
+import ctypes
 import fcntl
 import os
 import resource
@@ -13,11 +14,12 @@ import pytest
 
 from fakes.tensor_producer import MIB, Producer
 from omnistage_common.errors import SetupError
-from omnistage_common.ids import Incarnation, LeaseId
+from omnistage_common.ids import Incarnation, LeaseId, TensorToken
 from omnistage_common.tensors import remove_stale
 from omnistage_common.tensors.segments import (
     HEADER_BYTES,
     SharedSlab,
+    Stamp,
     is_segment_name,
     read_header,
     read_stamp,
@@ -56,21 +58,22 @@ def test_nothing_else_is_the_name_of_a_segment(name: str) -> None:
 
 def test_header_and_stamp_are_read_back(slab: SharedSlab, tmp_path: Path) -> None:
     slab.write(128, 0, memoryview(b"tensor"))
-    slab.stamp(128, lease=LeaseId(3), length=6, checksum=2**64 - 1)
+    stamp = Stamp(lease=LeaseId(3), length=6, checksum=2**64 - 1, token=TensorToken("f0" * 16))
+    slab.stamp(128, stamp)
     memory = memoryview((tmp_path / slab.name).read_bytes())
 
     position = slab.position(128)
     assert read_header(memory) == INCARNATION
-    assert read_stamp(memory, position) == (3, 6, 2**64 - 1)
+    assert read_stamp(memory, position) == stamp
     assert bytes(memory[position : position + 6]) == b"tensor" == bytes(slab.view(128, 6))
 
 
 def test_a_cleared_block_has_no_lease(slab: SharedSlab, tmp_path: Path) -> None:
-    slab.stamp(0, lease=LeaseId(3), length=6, checksum=1)
+    slab.stamp(0, Stamp(lease=LeaseId(3), length=6, checksum=1))
     slab.clear(0)
 
     memory = memoryview((tmp_path / slab.name).read_bytes())
-    assert read_stamp(memory, slab.position(0))[0] == 0
+    assert read_stamp(memory, slab.position(0)) == Stamp(lease=LeaseId(0))
 
 
 def test_a_view_is_read_only_and_outlives_the_segment(slab: SharedSlab, tmp_path: Path) -> None:
@@ -96,6 +99,25 @@ def test_memory_is_taken_as_the_slab_is_used(tmp_path: Path) -> None:
     assert at_first < 4 * MIB
     assert 10 * MIB < (tmp_path / slab.name).stat().st_blocks * 512 < 16 * MIB
     slab.close()
+
+
+def test_what_is_written_in_place_is_what_a_view_shows(slab: SharedSlab) -> None:
+    slab.writable(64, 6)[:] = b"tensor"
+
+    assert bytes(slab.view(64, 6)) == b"tensor"
+
+
+def test_the_address_is_that_of_the_memory(slab: SharedSlab) -> None:
+    slab.write(0, 0, memoryview(b"tensor"))
+
+    assert ctypes.string_at(slab.address + slab.position(0), 6) == b"tensor"
+
+
+def test_all_the_memory_can_be_taken_at_once(slab: SharedSlab, tmp_path: Path) -> None:
+    slab.claim_all()
+    slab.claim_all()
+
+    assert (tmp_path / slab.name).stat().st_blocks * 512 >= slab.size
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from fakes.tensor_producer import MIB, random_tensor
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import TensorLost
-from omnistage_common.ids import HostId, Incarnation, LeaseId, this_host
+from omnistage_common.ids import HostId, Incarnation, LeaseId, TensorToken, this_host
 from omnistage_common.payloads import SharedMemoryLocation, TensorRef
-from omnistage_common.tensors import TensorPlane, Transport, TransportKind
+from omnistage_common.tensors import TensorPlane
 from omnistage_common.tensors.shared_memory import SharedMemoryTransport
 
 NewPlane = Callable[..., TensorPlane]
@@ -19,7 +19,7 @@ TENSOR = random_tensor(100_000)
 
 
 @pytest.fixture
-def transport(tmp_path: Path) -> Transport:
+def transport(tmp_path: Path) -> SharedMemoryTransport:
     return SharedMemoryTransport(host=this_host(), directory=tmp_path)
 
 
@@ -49,74 +49,88 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_it_reads_in_place(new_plane: NewPlane, transport: Transport) -> None:
+async def test_it_reads_in_place(new_plane: NewPlane, transport: SharedMemoryTransport) -> None:
     ref = await published(new_plane())
 
-    view = await transport.read(ref)
+    view = transport.read(ref)
 
-    assert transport.kind is TransportKind.SHARED_MEMORY
     assert (view.readonly, view.nbytes, view.format) == (True, 100_000, "B")
     assert view == TENSOR.data
 
 
-async def test_another_host_is_out_of_reach(new_plane: NewPlane, transport: Transport) -> None:
-    location = (await published(new_plane())).location
+async def test_another_host_is_out_of_reach(
+    new_plane: NewPlane, transport: SharedMemoryTransport
+) -> None:
+    ref = await published(new_plane())
+    elsewhere = replace(ref, location=replace(ref.location, host=HostId("elsewhere")))
 
-    assert transport.can_reach(location)
-    assert not transport.can_reach(replace(location, host=HostId("elsewhere")))
+    transport.reach(ref)
+    with pytest.raises(TensorLost, match=f"on host elsewhere, this is {this_host()}"):
+        transport.reach(elsewhere)
+
+
+async def test_a_folder_that_is_not_shared_is_found_out_by_trying(
+    new_plane: NewPlane, tmp_path: Path
+) -> None:
+    (tmp_path / "own").mkdir()
+    apart = SharedMemoryTransport(host=this_host(), directory=tmp_path / "own")
+    ref = await published(new_plane())
+
+    with pytest.raises(TensorLost, match=r"does not exist: .* or has another folder there"):
+        apart.reach(ref)
 
 
 @pytest.mark.parametrize("segment", ["../segment", "/etc/passwd", "", ".", "omnistage-1-zz"])
 async def test_a_name_that_leads_elsewhere_is_refused(
-    segment: str, new_plane: NewPlane, transport: Transport
+    segment: str, new_plane: NewPlane, transport: SharedMemoryTransport
 ) -> None:
     ref = await published(new_plane())
 
     with pytest.raises(TensorLost, match="not the name of a shared memory segment"):
-        await transport.read(moved(ref, segment=segment))
+        transport.read(moved(ref, segment=segment))
 
 
 async def test_a_link_in_place_of_a_segment_is_refused(
-    new_plane: NewPlane, transport: Transport, tmp_path: Path
+    new_plane: NewPlane, transport: SharedMemoryTransport, tmp_path: Path
 ) -> None:
     ref = await published(new_plane())
     name = "omnistage-1-" + "0" * 16
     (tmp_path / name).symlink_to(ref.location.segment)
 
     with pytest.raises(TensorLost, match="cannot be read"):
-        await transport.read(moved(ref, segment=name))
+        transport.read(moved(ref, segment=name))
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\0" * 8192])
 async def test_a_file_that_is_no_segment_is_refused(
-    content: bytes, new_plane: NewPlane, transport: Transport, tmp_path: Path
+    content: bytes, new_plane: NewPlane, transport: SharedMemoryTransport, tmp_path: Path
 ) -> None:
     ref = await published(new_plane())
     name = "omnistage-1-" + "0" * 16
     (tmp_path / name).write_bytes(content)
 
     with pytest.raises(TensorLost, match="not a segment of this version"):
-        await transport.read(moved(ref, segment=name))
+        transport.read(moved(ref, segment=name))
 
 
 @pytest.mark.parametrize("offset", [-1, 0, 4096, 4096 + 63, 4 * MIB + 4096 - 99_999, 2**63])
 async def test_a_place_outside_the_slab_is_refused(
-    offset: int, new_plane: NewPlane, transport: Transport
+    offset: int, new_plane: NewPlane, transport: SharedMemoryTransport
 ) -> None:
     ref = await published(new_plane())
 
     with pytest.raises(TensorLost, match="outside segment"):
-        await transport.read(moved(ref, offset=offset))
+        transport.read(moved(ref, offset=offset))
 
 
 async def test_a_length_outside_the_slab_is_refused(
-    new_plane: NewPlane, transport: Transport
+    new_plane: NewPlane, transport: SharedMemoryTransport
 ) -> None:
     ref = await published(new_plane())
 
     for length in (-1, 8 * MIB):
         with pytest.raises(TensorLost, match="outside segment"):
-            await transport.read(replace(ref, length=length))
+            transport.read(replace(ref, length=length))
 
 
 @pytest.mark.parametrize(
@@ -124,33 +138,35 @@ async def test_a_length_outside_the_slab_is_refused(
     [
         ({"lease": LeaseId(99)}, "holds lease 1 now"),
         ({"length": 99_999}, "published 100000 bytes"),
+        ({"token": TensorToken("guessed")}, "the token is not that of its lease"),
+        ({"header": replace(TENSOR.header, rate_hz=1)}, "its bytes changed"),
         ({"checksum": 5}, "the reference says 100000 with 0000000000000005"),
         ({"incarnation": Incarnation("earlier")}, "the producer is gone"),
     ],
 )
 async def test_a_reference_that_differs_from_the_stamp_is_refused(
-    change: dict[str, object], message: str, new_plane: NewPlane, transport: Transport
+    change: dict[str, object], message: str, new_plane: NewPlane, transport: SharedMemoryTransport
 ) -> None:
     ref = await published(new_plane())
 
     with pytest.raises(TensorLost, match=message):
-        await transport.read(replace(ref, **change))
+        transport.read(replace(ref, **change))
 
 
 async def test_a_lease_that_ended_is_noticed_though_the_bytes_are_still_there(
-    new_plane: NewPlane, transport: Transport
+    new_plane: NewPlane, transport: SharedMemoryTransport
 ) -> None:
     plane = new_plane()
     ref = await published(plane)
     plane.release([ref.lease])
 
     with pytest.raises(TensorLost, match="holds no lease now"):
-        await transport.read(ref)
+        transport.read(ref)
 
     again = await published(plane)
     assert again.location == ref.location
     with pytest.raises(TensorLost, match=f"holds lease {again.lease} now"):
-        await transport.read(ref)
+        transport.read(ref)
 
 
 async def test_a_producer_that_closed_is_noticed_through_a_kept_mapping(
@@ -159,22 +175,22 @@ async def test_a_producer_that_closed_is_noticed_through_a_kept_mapping(
     transport = SharedMemoryTransport(host=this_host(), directory=tmp_path)
     plane = new_plane()
     ref = await published(plane)
-    await transport.read(ref)
+    transport.read(ref)
     plane.close()
 
     with pytest.raises(TensorLost, match="belongs to nobody now"):
-        await transport.read(ref)
+        transport.read(ref)
     assert transport.mapped == 0
     with pytest.raises(TensorLost, match="does not exist"):
-        await transport.read(ref)
+        transport.read(ref)
 
 
 async def test_a_forgotten_mapping_goes_with_its_last_view(
-    new_plane: NewPlane, transport: Transport
+    new_plane: NewPlane, transport: SharedMemoryTransport
 ) -> None:
     plane = new_plane()
     ref = await published(plane)
-    view = await transport.read(ref)
+    view = transport.read(ref)
     before = maps_of(ref.location.segment)
 
     transport.forget(ref.incarnation)
@@ -186,8 +202,10 @@ async def test_a_forgotten_mapping_goes_with_its_last_view(
     assert maps_of(ref.location.segment) == before - 1
 
 
-async def test_closing_leaves_views_valid(new_plane: NewPlane, transport: Transport) -> None:
-    view = await transport.read(await published(new_plane()))
+async def test_closing_leaves_views_valid(
+    new_plane: NewPlane, transport: SharedMemoryTransport
+) -> None:
+    view = transport.read(await published(new_plane()))
 
     transport.close()
 
@@ -202,7 +220,7 @@ async def test_restarts_of_a_producer_leave_no_mapping_behind(
 
     for _ in range(50):
         plane = new_plane()
-        await transport.read(await published(plane))
+        transport.read(await published(plane))
         plane.close()
 
     assert transport.mapped == 1
