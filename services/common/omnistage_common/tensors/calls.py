@@ -119,7 +119,15 @@ class PeerCalls:
 
 
 def _left(deadline: Deadline) -> float:
-    return max(0.0, deadline.remaining())
+    """Seconds that a call may take.
+
+    Raises:
+        DeadlineExceeded: None.
+    """
+    left = deadline.remaining()
+    if left <= 0:
+        raise DeadlineExceeded("a tensor was not asked for before the request's deadline")
+    return left
 
 
 def _named(ref: TensorRef) -> str:

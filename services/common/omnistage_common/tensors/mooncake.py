@@ -36,8 +36,9 @@ __all__ = ["MooncakeEngine", "Pull", "missing_for", "rdma_devices"]
 
 _log = structlog.get_logger()
 
-_PART_BYTES: Final = 64 * 1024 * 1024
-"""One read of the engine. Reads of one tensor that travel together slow each other down."""
+_PART_BYTES: Final = 32 * 1024 * 1024
+"""One read of the engine at most. Those of one tensor would slow each other down if they travelled
+together, but the sum of one can be worked out while the next one travels."""
 _SMALL_BYTES: Final = 2 * 1024 * 1024
 """Up to this it is the other way round: several connections are faster than one."""
 _SMALL_PART_BYTES: Final = 256 * 1024
@@ -205,9 +206,12 @@ class Pull:
 
 
 def _parts(length: int) -> list[_Part]:
-    size = _PART_BYTES
+    """Parts of equal size that make up a length."""
     if length <= _SMALL_BYTES:
-        size = max(-(-length // _SMALL_PARTS), _SMALL_PART_BYTES)
+        count = min(-(-length // _SMALL_PART_BYTES), _SMALL_PARTS)
+    else:
+        count = -(-length // _PART_BYTES)
+    size = -(-length // count)
     return [_Part(start=start, end=min(start + size, length)) for start in range(0, length, size)]
 
 

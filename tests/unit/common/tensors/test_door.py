@@ -153,7 +153,7 @@ async def test_a_call_that_is_late_for_the_request_says_so(
 ) -> None:
     ref = await published(plane)
 
-    with pytest.raises(DeadlineExceeded, match="before the deadline"):
+    with pytest.raises(DeadlineExceeded, match="before the request's deadline"):
         await PeerCalls(address).digest(ref, Deadline.after(-1))
 
 
