@@ -1,4 +1,8 @@
-"""Stop signals of a server: the first asks it to drain, the second ends it at once."""
+"""Stop signals of a server: the first asks it to drain, the second ends it at once.
+
+A process whose parent has died is not ended by a second signal: the kernel tells it of the death once
+for each thread that the parent had, and it still has to take its shared memory with it.
+"""
 
 import asyncio
 import os
@@ -19,6 +23,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._stop = asyncio.Event()
+        self._parent = os.getppid()
 
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -37,7 +42,7 @@ class StopSignals:
             loop.remove_signal_handler(number)
 
     def _received(self) -> None:
-        if self._stop.is_set():
+        if self._stop.is_set() and os.getppid() == self._parent:
             os._exit(FORCED_EXIT)
         self._stop.set()
 

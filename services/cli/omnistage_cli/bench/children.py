@@ -21,6 +21,8 @@ async def run_child(module: str, order: msgspec.Struct, into: type[T]) -> T:
         order: What it reads.
         into: What it prints.
 
+    When cancelled, ends the process.
+
     Raises:
         ServerError: It failed; with its last line.
     """
@@ -30,7 +32,12 @@ async def run_child(module: str, order: msgspec.Struct, into: type[T]) -> T:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    output, errors = await child.communicate(msgspec.json.encode(order))
+    try:
+        output, errors = await child.communicate(msgspec.json.encode(order))
+    except asyncio.CancelledError:
+        child.kill()
+        await child.wait()
+        raise
     if child.returncode:
         last = errors.decode(errors="replace").strip().splitlines()[-1:]
         raise ServerError(f"the measuring process failed: {' '.join(last)}")
