@@ -123,7 +123,11 @@ def wav_of_silence(seconds: int) -> bytes:
     return file.getvalue()
 
 
-IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
+FAR_IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
+PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
+)
+IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
 
 
 def body_that_is_no_json(world: World) -> Seen:
@@ -281,17 +285,17 @@ TABLE = {
     "image out": Row(
         act=asked(modalities=["text", "image"]),
         status=400,
-        param="modalities[1]",
+        param="modalities",
         code=UNSUPPORTED,
     ),
     "video out": Row(
-        act=asked(modalities=["video"]), status=400, param="modalities[0]", code=UNSUPPORTED
+        act=asked(modalities=["video"]), status=400, param="modalities", code=UNSUPPORTED
     ),
-    "image in": Row(
-        act=asked(**content(IMAGE)),
+    "image in": Row(act=asked(**content(IMAGE)), status=400, param="messages", code=UNSUPPORTED),
+    "image by address": Row(
+        act=asked(**content(FAR_IMAGE)),
         status=400,
-        param="messages[0].content[0].type",
-        code=UNSUPPORTED,
+        param="messages[0].content[0].image_url.url",
     ),
     "malformed audio": Row(
         act=asked(**content(recording(b"not a WAV file"))), status=400, param=AUDIO_DATA
