@@ -1,9 +1,7 @@
 """The split talker says what Qwen2.5-Omni's own `generate` says, however its text arrives."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest_asyncio
 import torch
 from msgspec import structs
 
-from fakes.engine_io import RecordedOutputs, engine_spec
 from fakes.qwen2_5_omni import (
     Spoken,
     ask,
@@ -22,6 +19,18 @@ from fakes.qwen2_5_omni import (
     tokens_payload,
     with_speakers,
     write_model,
+)
+from fakes.talking import (
+    Arrivals,
+    Listener,
+    breaking_off,
+    codes_of,
+    dice,
+    in_bursts,
+    slots,
+    stopping_short,
+    talking,
+    without,
 )
 from omnistage_common.errors import (
     EngineFailed,
@@ -35,11 +44,9 @@ from omnistage_common.payloads import Payload, PayloadKind
 from omnistage_stage.engines.protocol import EngineRequest, FinishReason
 from omnistage_stage.engines.torch import TorchEngine
 from omnistage_stage.engines.torch.conversion import from_payload, to_payload
-from omnistage_stage.engines.torch.qwen2_5_omni.talker import Talker
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-CODES = 14
 SHORT, MEDIUM, LONG = 3, 7, 15
 """Words of questions."""
 MEDIA: dict[str, tuple[str, ...]] = {
@@ -80,24 +87,6 @@ def sampled(model: Any) -> dict[int, Spoken]:
     }
 
 
-@asynccontextmanager
-async def talking(folder: Path, **arguments: Any) -> AsyncIterator[TorchEngine]:
-    """A talker that is loaded."""
-    engine = TorchEngine(
-        engine_spec(
-            {"codes": PayloadKind.CODEC_FRAMES},
-            model=folder.as_uri(),
-            component="talker",
-            **({"max_frames": CODES} | arguments),
-        )
-    )
-    await engine.load()
-    await engine.probe()
-    yield engine
-    assert engine.active == 0
-    await engine.close()
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["exact", "padded"])
 async def speaker(folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[TorchEngine]:
     """Chooses the likeliest code."""
@@ -112,63 +101,6 @@ async def sampler(folder: Path, request: pytest.FixtureRequest) -> AsyncIterator
         yield engine
 
 
-class Listener(RecordedOutputs):
-    """Hears codes, and can wait for some number of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._more = asyncio.Event()
-
-    def emit(self, name: OutputName, payload: Payload, *, index: int = 0) -> None:
-        """Hears a code."""
-        super().emit(name, payload, index=index)
-        self._more.set()
-
-    async def has(self, codes: int) -> None:
-        """Waits for so many codes."""
-        while len(self.pieces) < codes:
-            self._more.clear()
-            await self._more.wait()
-
-    @property
-    def codes(self) -> Any:
-        """All codes."""
-        return torch.cat([from_payload(payload) for payload in self.payloads])
-
-
-async def codes_of(engine: TorchEngine, request: EngineRequest) -> Any:
-    """The codes of one request."""
-    heard = Listener()
-    await engine.run(request, heard)
-    return heard.codes
-
-
-def slots(engine: TorchEngine) -> int:
-    """Places that requests have in the padded cache."""
-    component = engine._component
-    assert isinstance(component, Talker)
-    return component.slots
-
-
-def dice(seed: int) -> random.Random:
-    """A source of pauses and sizes."""
-    return random.Random(seed)  # noqa: S311
-
-
-Arrivals = Callable[[list[Payload]], AsyncIterator[Payload]]
-
-
-async def in_bursts(pieces: list[Payload], chance: random.Random) -> AsyncIterator[Payload]:
-    """Pieces in groups of random size, with pauses of random length between them."""
-    while pieces:
-        for _ in range(chance.randrange(12)):
-            await asyncio.sleep(0)
-        size = chance.randrange(1, 5)
-        group, pieces = pieces[:size], pieces[size:]
-        rows = torch.cat([from_payload(piece) for piece in group])
-        yield to_payload(rows, group[0].kind)
-
-
 def streamed(spoken: Spoken, arrive: Arrivals, **parameters: Any) -> EngineRequest:
     """The same question, with its answer arriving piece by piece."""
     whole = ask(spoken, **parameters)
@@ -177,12 +109,6 @@ def streamed(spoken: Spoken, arrive: Arrivals, **parameters: Any) -> EngineReque
         inputs={},
         streams={name: arrive(list(pieces)) for name, pieces in whole.inputs.items()},
     )
-
-
-def without(request: EngineRequest, port: str) -> EngineRequest:
-    """The same without what comes at a port."""
-    inputs = {name: pieces for name, pieces in request.inputs.items() if name != port}
-    return structs.replace(request, inputs=inputs)
 
 
 @pytest.mark.parametrize("question", ["short", "medium", "long", *MEDIA])
@@ -269,15 +195,8 @@ async def test_speech_begins_with_the_first_row_and_waits_for_the_next(
 async def test_a_cancelled_request_frees_its_place_and_the_next_is_right(
     speaker: TorchEngine, greedy: dict[str, Spoken]
 ) -> None:
-    never = asyncio.Event()
-
-    async def stops_short(pieces: list[Payload]) -> AsyncIterator[Payload]:
-        for piece in pieces[:4]:
-            yield piece
-        await never.wait()
-
     heard = Listener()
-    running = asyncio.create_task(speaker.run(streamed(greedy["long"], stops_short), heard))
+    running = asyncio.create_task(speaker.run(streamed(greedy["long"], stopping_short), heard))
     await heard.has(4)
     assert speaker.active == 1
     running.cancel()
@@ -363,12 +282,8 @@ async def test_the_code_that_ends_speech_is_none_of_it(folder: Path, model: Any)
 async def test_a_lost_producer_is_the_requests_own_error(
     speaker: TorchEngine, greedy: dict[str, Spoken]
 ) -> None:
-    async def lost(pieces: list[Payload]) -> AsyncIterator[Payload]:
-        yield pieces[0]
-        raise TensorLost("the thinker is gone")
-
     with pytest.raises(TensorLost, match="thinker is gone"):
-        await codes_of(speaker, streamed(greedy["short"], lost))
+        await codes_of(speaker, streamed(greedy["short"], breaking_off))
     assert speaker.active == 0
 
 

@@ -1,9 +1,7 @@
 """The split talker says what Qwen3-Omni's own `generate` says, however its text arrives."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +10,30 @@ import pytest_asyncio
 import torch
 from msgspec import structs
 
-from fakes.engine_io import RecordedOutputs, engine_request, engine_spec
+from fakes.engine_io import engine_request
 from fakes.qwen3_omni import Spoken, ask, load_model, speak, tokens_payload, write_model
+from fakes.talking import (
+    FRAMES,
+    Arrivals,
+    Listener,
+    breaking_off,
+    codes_of,
+    dice,
+    in_bursts,
+    slots,
+    stopping_short,
+    talking,
+    without,
+)
 from omnistage_common.errors import EngineFailed, InvalidRequest, SetupError, TensorLost
 from omnistage_common.ids import OutputName
 from omnistage_common.payloads import Parameters, Payload, PayloadKind
 from omnistage_stage.engines.protocol import EngineRequest, EngineResult, FinishReason
 from omnistage_stage.engines.torch import TorchEngine
-from omnistage_stage.engines.torch.conversion import from_payload, to_payload
-from omnistage_stage.engines.torch.qwen3_omni.talker import Talker
+from omnistage_stage.engines.torch.conversion import to_payload
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-FRAMES = 14
 SHORT, MEDIUM, LONG = 3, 7, 15
 """Words of questions."""
 
@@ -65,24 +74,6 @@ def sampled(model: Any) -> dict[int, Spoken]:
     }
 
 
-@asynccontextmanager
-async def talking(folder: Path, **arguments: Any) -> AsyncIterator[TorchEngine]:
-    """A talker that is loaded."""
-    engine = TorchEngine(
-        engine_spec(
-            {"codes": PayloadKind.CODEC_FRAMES},
-            model=folder.as_uri(),
-            component="talker",
-            **({"max_frames": FRAMES} | arguments),
-        )
-    )
-    await engine.load()
-    await engine.probe()
-    yield engine
-    assert engine.active == 0
-    await engine.close()
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["exact", "padded"])
 async def speaker(folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[TorchEngine]:
     """Chooses the likeliest code."""
@@ -95,60 +86,6 @@ async def sampler(folder: Path, request: pytest.FixtureRequest) -> AsyncIterator
     """Draws codes."""
     async with talking(folder, batching=request.param) as engine:
         yield engine
-
-
-class Listener(RecordedOutputs):
-    """Hears frames, and can wait for some number of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._more = asyncio.Event()
-
-    def emit(self, name: OutputName, payload: Payload, *, index: int = 0) -> None:
-        """Hears a frame."""
-        super().emit(name, payload, index=index)
-        self._more.set()
-
-    async def has(self, frames: int) -> None:
-        """Waits for so many frames."""
-        while len(self.pieces) < frames:
-            self._more.clear()
-            await self._more.wait()
-
-    @property
-    def codes(self) -> Any:
-        """All frames."""
-        return torch.cat([from_payload(payload) for payload in self.payloads])
-
-
-async def codes_of(engine: TorchEngine, request: EngineRequest) -> Any:
-    """The frames of one request."""
-    heard = Listener()
-    await engine.run(request, heard)
-    return heard.codes
-
-
-def dice(seed: int) -> random.Random:
-    """A source of pauses and sizes."""
-    return random.Random(seed)  # noqa: S311
-
-
-Arrivals = Callable[[list[Payload]], AsyncIterator[Payload]]
-
-
-async def in_bursts(pieces: list[Payload], chance: random.Random) -> AsyncIterator[Payload]:
-    """Pieces in groups of random size, with pauses of random length between them."""
-    while pieces:
-        for _ in range(chance.randrange(12)):
-            await asyncio.sleep(0)
-        size = chance.randrange(1, 5)
-        group, pieces = pieces[:size], pieces[size:]
-        rows = torch.cat([from_payload(piece) for piece in group])
-        yield (
-            structs.replace(group[0], content=tokens_payload(rows.tolist()).content)
-            if rows.ndim == 1
-            else group[0]
-        )
 
 
 def streamed(spoken: Spoken, arrive: Arrivals, **parameters: Any) -> EngineRequest:
@@ -247,15 +184,8 @@ async def test_speech_begins_with_the_first_token_and_waits_for_text(
 async def test_a_cancelled_request_frees_its_place_and_the_next_is_right(
     speaker: TorchEngine, greedy: dict[str, Spoken]
 ) -> None:
-    never = asyncio.Event()
-
-    async def stops_short(pieces: list[Payload]) -> AsyncIterator[Payload]:
-        for piece in pieces[:4]:
-            yield piece
-        await never.wait()
-
     heard = Listener()
-    running = asyncio.create_task(speaker.run(streamed(greedy["long"], stops_short), heard))
+    running = asyncio.create_task(speaker.run(streamed(greedy["long"], stopping_short), heard))
     await heard.has(2)
     assert speaker.active == 1
     running.cancel()
@@ -282,13 +212,6 @@ async def test_requests_cancelled_at_any_moment_leave_nothing(
 
     assert speaker.active == 0
     assert slots(speaker) == 0
-
-
-def slots(engine: TorchEngine) -> int:
-    """Slots that requests have in the padded cache."""
-    component = engine._component
-    assert isinstance(component, Talker)
-    return component.slots
 
 
 async def test_more_requests_than_one_block_holds_positions_for(
@@ -342,12 +265,8 @@ async def test_speech_ends_at_the_bound_and_says_so(
 async def test_a_lost_producer_is_the_requests_own_error(
     speaker: TorchEngine, greedy: dict[str, Spoken]
 ) -> None:
-    async def lost(pieces: list[Payload]) -> AsyncIterator[Payload]:
-        yield pieces[0]
-        raise TensorLost("the thinker is gone")
-
     with pytest.raises(TensorLost, match="thinker is gone"):
-        await codes_of(speaker, streamed(greedy["short"], lost))
+        await codes_of(speaker, streamed(greedy["short"], breaking_off))
     assert speaker.active == 0
 
 
@@ -368,26 +287,19 @@ async def test_an_answer_without_text_is_an_error_and_never_silence(
 async def test_an_input_that_the_pipeline_does_not_bring_is_named(
     speaker: TorchEngine, greedy: dict[str, Spoken], port: str
 ) -> None:
-    request = ask(greedy["short"])
-    inputs = {name: pieces for name, pieces in request.inputs.items() if name != port}
-
     with pytest.raises(EngineFailed, match=rf"needs `{port}`"):
-        await codes_of(speaker, structs.replace(request, inputs=inputs))
+        await codes_of(speaker, without(ask(greedy["short"]), port))
 
 
 @pytest.mark.parametrize("port", ["prompt_hidden_states", "prompt_positions"])
 async def test_a_prompt_with_pictures_needs_what_the_thinker_saw_of_them(
     speaker: TorchEngine, greedy: dict[str, Spoken], port: str
 ) -> None:
-    def without(spoken: Spoken) -> EngineRequest:
-        request = ask(spoken)
-        inputs = {name: pieces for name, pieces in request.inputs.items() if name != port}
-        return structs.replace(request, inputs=inputs)
-
     with pytest.raises(EngineFailed, match=port):
-        await codes_of(speaker, without(greedy["media"]))
+        await codes_of(speaker, without(ask(greedy["media"]), port))
     # Text alone needs neither.
-    assert torch.equal(await codes_of(speaker, without(greedy["short"])), greedy["short"].codes)
+    alone = await codes_of(speaker, without(ask(greedy["short"]), port))
+    assert torch.equal(alone, greedy["short"].codes)
 
 
 async def test_pictures_stand_where_the_thinker_saw_them(

@@ -6,23 +6,21 @@ at once. A job that waits for input holds up nobody; when all wait, the thread b
 and costs nothing. Jobs join and leave between any two steps.
 
 The event loop hears back by at most one callback per step, which carries what was made for every
-request. If a step raises, the thread ends and every request fails, now and later: a model in an
-unknown state is not used again. What is wrong with one request alone is raised as an
-`OmnistageError` from its job's own methods and fails that request only.
+request. If a step raises, the thread ends and every request fails, now and later. What is wrong with
+one request alone is an `OmnistageError` from its job's own methods and fails that request only.
 """
 
 import asyncio
-import queue
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from types import TracebackType
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from omnistage_common.errors import EngineFailed, OmnistageError, SetupError, truncated
+from omnistage_common.errors import OmnistageError
 from omnistage_common.payloads import Payload
+from omnistage_stage.engines.model_thread import ModelThread
 from omnistage_stage.engines.protocol import EngineResult
 
 __all__ = ["Job", "StepLoop", "Stepper"]
@@ -131,13 +129,10 @@ class StepLoop(Generic[J]):
 
     def __init__(self, make_stepper: Callable[[], Stepper[J]], *, name: str) -> None:
         self._make_stepper = make_stepper
-        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
-        self._mailbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        self._thread: ModelThread[_Message] = ModelThread(self._live, at_end=self._fail, name=name)
         self._jobs: dict[int, J] = {}
         self._waiting: dict[int, _Waiting] = {}
-        self._leaving: set[asyncio.Future[None]] = set()
         self._tickets = 0
-        self._failure: BaseException | None = None
 
     @property
     def active(self) -> int:
@@ -151,12 +146,7 @@ class StepLoop(Generic[J]):
             OmnistageError: What making it raised.
             SetupError: The same, where a foreign runtime raised it.
         """
-        self._loop = asyncio.get_running_loop()
-        self._started: asyncio.Future[None] = self._loop.create_future()
-        self._ended = asyncio.Event()
-        self._thread.start()
-        # Shielded: the thread finishes what it began, whoever gives up waiting.
-        await asyncio.shield(self._started)
+        await self._thread.start()
 
     async def run(
         self,
@@ -175,13 +165,13 @@ class StepLoop(Generic[J]):
             EngineFailed: The stepper failed, now or earlier.
             OmnistageError: What the job says about this request, or the loss of an input.
         """
-        if self._ended.is_set():
-            raise self._failed()
+        if self._thread.ended:
+            raise self._thread.failed()
         self._tickets += 1
         ticket = self._tickets
-        end: asyncio.Future[EngineResult] = self._loop.create_future()
+        end: asyncio.Future[EngineResult] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = _Waiting(emit, end)
-        self._mailbox.put(_Enter(ticket, make))
+        self._thread.put(_Enter(ticket, make))
         try:
             async with asyncio.TaskGroup() as group:
                 reading = [
@@ -196,15 +186,11 @@ class StepLoop(Generic[J]):
         finally:
             # Still there: the thread has not said that the job ended.
             if self._waiting.pop(ticket, None) is not None:
-                await self._leave(ticket)
+                await self._thread.release(partial(_Leave, ticket))
 
     async def stop(self) -> None:
         """Closes the stepper and ends the thread; running requests fail."""
-        if not self._thread.is_alive():
-            return
-        self._mailbox.put(_Stop())
-        await self._ended.wait()
-        self._thread.join()
+        await self._thread.stop(_Stop())
 
     async def _read(
         self,
@@ -216,45 +202,30 @@ class StepLoop(Generic[J]):
     ) -> None:
         try:
             async for piece in pieces:
-                self._mailbox.put(_Feed(ticket, port, reader(piece)))
+                self._thread.put(_Feed(ticket, port, reader(piece)))
         except OmnistageError as lost:
             if not end.done():
                 end.set_exception(lost)
         else:
-            self._mailbox.put(_Exhaust(ticket, port))
-
-    async def _leave(self, ticket: int) -> None:
-        if self._ended.is_set():
-            return
-        left: asyncio.Future[None] = self._loop.create_future()
-        self._leaving.add(left)
-        self._mailbox.put(_Leave(ticket, left))
-        await left
+            self._thread.put(_Exhaust(ticket, port))
 
     def _live(self) -> None:
-        """The thread: from the stepper's making to its end, whatever ends it."""
-        with _Reporting(self._tell, self._end):
-            stepper = self._make_stepper()
-            self._tell(self._begin)
-            try:
-                while self._obey():
-                    ready = [job for job in self._jobs.values() if job.ready]
-                    if ready:
-                        stepper.step(ready)
-                        self._report()
-            finally:
-                self._jobs.clear()
-                stepper.close()
+        """The life of the thread: from the stepper's making to its closing."""
+        stepper = self._make_stepper()
+        self._thread.begun()
+        try:
+            while self._obey():
+                if ready := [job for job in self._jobs.values() if job.ready]:
+                    stepper.step(ready)
+                    self._report()
+        finally:
+            self._jobs.clear()
+            stepper.close()
 
     def _obey(self) -> bool:
         """Carries out what is in the mailbox, waiting for something when no job can be advanced."""
-        messages: list[_Message] = []
-        if not any(job.ready for job in self._jobs.values()):
-            messages.append(self._mailbox.get())
-        while not self._mailbox.empty():
-            messages.append(self._mailbox.get())
         left: list[asyncio.Future[None]] = []
-        for message in messages:
+        for message in self._thread.take(wait=not any(job.ready for job in self._jobs.values())):
             match message:
                 case _Enter():
                     self._enter(message)
@@ -266,7 +237,7 @@ class StepLoop(Generic[J]):
                 case _Stop():
                     return False
         if left:
-            self._tell(self._settle, left)
+            self._thread.released(left)
         self._report()
         return True
 
@@ -274,7 +245,7 @@ class StepLoop(Generic[J]):
         try:
             self._jobs[message.ticket] = message.make()
         except OmnistageError as refusal:
-            self._tell(self._deliver, [_Report(message.ticket, [], refusal)])
+            self._thread.tell(self._deliver, [_Report(message.ticket, [], refusal)])
 
     def _feed(self, message: _Feed | _Exhaust) -> None:
         job = self._jobs.get(message.ticket)
@@ -298,18 +269,12 @@ class StepLoop(Generic[J]):
             if job.end is not None:
                 self._drop(ticket)
         if reports:
-            self._tell(self._deliver, reports)
+            self._thread.tell(self._deliver, reports)
 
     def _drop(self, ticket: int) -> None:
         job = self._jobs.pop(ticket, None)
         if job is not None:
             job.leave()
-
-    def _tell(self, function: Callable[..., None], *arguments: object) -> None:
-        self._loop.call_soon_threadsafe(function, *arguments)
-
-    def _begin(self) -> None:
-        self._started.set_result(None)
 
     def _deliver(self, reports: list[_Report]) -> None:
         for report in reports:
@@ -329,61 +294,7 @@ class StepLoop(Generic[J]):
             else:
                 waiting.end.set_exception(report.end)
 
-    def _end(self, failure: BaseException | None) -> None:
-        self._failure = failure
-        self._ended.set()
-        if not self._started.done() and failure is not None:
-            self._started.set_exception(_setup_error(failure))
+    def _fail(self) -> None:
         for waiting in self._waiting.values():
             if not waiting.end.done():
-                waiting.end.set_exception(self._failed())
-        self._settle(list(self._leaving))
-
-    def _settle(self, left: list[asyncio.Future[None]]) -> None:
-        for future in left:
-            self._leaving.discard(future)
-            if not future.done():
-                future.set_result(None)
-
-    def _failed(self) -> EngineFailed:
-        why = "it was stopped" if self._failure is None else truncated(repr(self._failure))
-        error = EngineFailed(f"the engine has ended: {why}. The stage must be restarted")
-        error.__cause__ = self._failure
-        return error
-
-
-class _Reporting:
-    """Hands whatever ends the thread over to the event loop.
-
-    An uncaught exception in a thread would otherwise leave every request waiting.
-    """
-
-    def __init__(
-        self,
-        tell: Callable[..., None],
-        end: Callable[[BaseException | None], None],
-    ) -> None:
-        self._tell = tell
-        self._end = end
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        self._tell(self._end, error)
-        return True
-
-
-def _setup_error(failure: BaseException) -> OmnistageError:
-    if isinstance(failure, OmnistageError):
-        return failure
-    error = SetupError(
-        f"the engine cannot be loaded: {type(failure).__name__}: {truncated(str(failure))}"
-    )
-    error.__cause__ = failure
-    return error
+                waiting.end.set_exception(self._thread.failed())

@@ -10,15 +10,14 @@ every later one. Nothing here knows vLLM: any core with these four methods will 
 """
 
 import asyncio
-import queue
-import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from omnistage_common.errors import EngineFailed, OmnistageError, SetupError, truncated
+from omnistage_common.errors import OmnistageError
+from omnistage_stage.engines.model_thread import ModelThread
 from omnistage_stage.engines.protocol import FinishReason
 
 __all__ = ["Core", "Finish", "Piece", "StepLoop"]
@@ -89,13 +88,12 @@ class StepLoop(Generic[O, P]):
 
     def __init__(self, make_core: Callable[[], Core[O, P]], *, name: str) -> None:
         self._make_core = make_core
-        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
-        self._mailbox: queue.SimpleQueue[_Add[O] | _Abort | _Stop] = queue.SimpleQueue()
+        self._thread: ModelThread[_Add[O] | _Abort | _Stop] = ModelThread(
+            self._live, at_end=self._fail, name=name
+        )
         self._core: Core[O, P] | None = None
         self._running: dict[int, _Running[P]] = {}
-        self._dropping: set[asyncio.Future[None]] = set()
         self._tickets = 0
-        self._failure: BaseException | None = None
 
     @property
     def active(self) -> int:
@@ -109,12 +107,7 @@ class StepLoop(Generic[O, P]):
             OmnistageError: What making it raised.
             SetupError: The same, where a foreign runtime raised it.
         """
-        self._loop = asyncio.get_running_loop()
-        self._started: asyncio.Future[None] = self._loop.create_future()
-        self._ended = asyncio.Event()
-        self._thread.start()
-        # Shielded: the thread finishes what it began, whoever gives up waiting.
-        await asyncio.shield(self._started)
+        await self._thread.start()
 
     async def run(self, order: O, emit: Callable[[P], None]) -> Finish:
         """Runs one request. When cancelled, returns after the core has dropped it.
@@ -127,13 +120,13 @@ class StepLoop(Generic[O, P]):
             EngineFailed: The core failed, now or earlier.
             OmnistageError: What the core says about this request.
         """
-        if self._ended.is_set():
-            raise self._failed()
+        if self._thread.ended:
+            raise self._thread.failed()
         self._tickets += 1
         ticket = self._tickets
-        end: asyncio.Future[Finish] = self._loop.create_future()
+        end: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
         self._running[ticket] = _Running(emit, end)
-        self._mailbox.put(_Add(ticket, order))
+        self._thread.put(_Add(ticket, order))
         try:
             return await end
         except asyncio.CancelledError:
@@ -144,60 +137,41 @@ class StepLoop(Generic[O, P]):
 
     async def stop(self) -> None:
         """Closes the core and ends the thread; running requests fail."""
-        if not self._thread.is_alive():
-            return
-        self._mailbox.put(_Stop())
-        await self._ended.wait()
-        self._thread.join()
+        await self._thread.stop(_Stop())
 
     async def _abort(self, ticket: int) -> None:
         self._running.pop(ticket, None)
-        if self._ended.is_set():
-            return
-        dropped: asyncio.Future[None] = self._loop.create_future()
-        self._dropping.add(dropped)
-        self._mailbox.put(_Abort(ticket, dropped))
-        await dropped
+        await self._thread.release(partial(_Abort, ticket))
 
     def _live(self) -> None:
-        """The thread: from the core's making to its end, whatever ends it."""
-        with _Reporting(self._tell, self._end):
-            core = self._make_core()
-            self._core = core
-            self._tell(self._begin)
-            try:
-                while self._obey(core):
-                    if core.active and (pieces := core.step()):
-                        self._tell(self._deliver, pieces)
-            finally:
-                self._core = None
-                core.close()
+        """The life of the thread: from the core's making to its closing."""
+        core = self._make_core()
+        self._core = core
+        self._thread.begun()
+        try:
+            while self._obey(core):
+                if core.active and (pieces := core.step()):
+                    self._thread.tell(self._deliver, pieces)
+        finally:
+            self._core = None
+            core.close()
 
     def _obey(self, core: Core[O, P]) -> bool:
         """Carries out what is in the mailbox, waiting for something when the core is idle."""
-        orders = [] if core.active else [self._mailbox.get()]
-        while not self._mailbox.empty():
-            orders.append(self._mailbox.get())
         aborted: list[_Abort] = []
-        for order in orders:
+        for order in self._thread.take(wait=not core.active):
             match order:
                 case _Add(ticket=ticket, order=wanted):
                     if refusal := core.add(ticket, wanted):
-                        self._tell(self._deliver, [Piece(ticket=ticket, end=refusal)])
+                        self._thread.tell(self._deliver, [Piece(ticket=ticket, end=refusal)])
                 case _Abort():
                     aborted.append(order)
                 case _Stop():
                     return False
         if aborted:
             core.abort([abort.ticket for abort in aborted])
-            self._tell(self._settle, [abort.dropped for abort in aborted])
+            self._thread.released([abort.dropped for abort in aborted])
         return True
-
-    def _tell(self, function: Callable[..., None], *arguments: object) -> None:
-        self._loop.call_soon_threadsafe(function, *arguments)
-
-    def _begin(self) -> None:
-        self._started.set_result(None)
 
     def _deliver(self, pieces: list[Piece[P]]) -> None:
         for piece in pieces:
@@ -211,60 +185,7 @@ class StepLoop(Generic[O, P]):
             elif piece.end is not None:
                 running.end.set_exception(piece.end)
 
-    def _end(self, failure: BaseException | None) -> None:
-        self._failure = failure
-        self._ended.set()
-        if not self._started.done() and failure is not None:
-            self._started.set_exception(_setup_error(failure))
+    def _fail(self) -> None:
         for running in self._running.values():
             if not running.end.done():
-                running.end.set_exception(self._failed())
-        self._settle(list(self._dropping))
-
-    def _settle(self, dropped: list[asyncio.Future[None]]) -> None:
-        for future in dropped:
-            self._dropping.discard(future)
-            if not future.done():
-                future.set_result(None)
-
-    def _failed(self) -> EngineFailed:
-        why = "it was stopped" if self._failure is None else truncated(repr(self._failure))
-        error = EngineFailed(f"the engine has ended: {why}. The stage must be restarted")
-        error.__cause__ = self._failure
-        return error
-
-
-class _Reporting:
-    """Hands whatever ends the thread over to the event loop.
-
-    An uncaught exception in a thread would otherwise leave every request waiting.
-    """
-
-    def __init__(
-        self,
-        tell: Callable[..., None],
-        end: Callable[[BaseException | None], None],
-    ) -> None:
-        self._tell = tell
-        self._end = end
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        self._tell(self._end, error)
-        return True
-
-
-def _setup_error(failure: BaseException) -> OmnistageError:
-    if isinstance(failure, OmnistageError):
-        return failure
-    kind = type(failure).__name__
-    error = SetupError(f"the engine cannot be loaded: {kind}: {truncated(str(failure))}")
-    error.__cause__ = failure
-    return error
+                running.end.set_exception(self._thread.failed())

@@ -3,10 +3,7 @@
 A step makes one code for each request. The code's embedding and the next row of the answer go into
 the next step.
 
-How requests are computed together is a choice (`batching`). `exact`: one after the other, each with
-the calls that transformers makes for it alone, so that nothing can make a difference. `padded`: in
-one forward over a `SlotCache`; matrix products of another shape may then round the last bit another
-way. Prefill is always per request.
+How requests are computed together (`batching`) is the same in every family, see `BatchingSpeaker`.
 """
 
 from collections.abc import Sequence
@@ -15,46 +12,26 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from omnistage_common.payloads import PayloadKind
-from omnistage_stage.engines.protocol import EngineResult, FinishReason
-from omnistage_stage.engines.torch.conversion import to_payload
+from omnistage_stage.engines.protocol import FinishReason
 from omnistage_stage.engines.torch.qwen2_5_omni.prompting import PromptReader, Row, SpecialTokens
-from omnistage_stage.engines.torch.qwen2_5_omni.speech import Speech, TextEnd
+from omnistage_stage.engines.torch.qwen2_5_omni.speech import Speech
 from omnistage_stage.engines.torch.sampling import Sampler, SamplingRule
-from omnistage_stage.engines.torch.slots import SlotCache
+from omnistage_stage.engines.torch.speaking import BatchingSpeaker
+from omnistage_stage.engines.torch.speech import SpeechState, TextEnd
 
 __all__ = ["Speaker"]
 
 
-class _State:
+class _State(SpeechState):
     """What the model keeps for one request."""
 
     def __init__(self, cache: Any, position: int, seen: Any) -> None:
-        self.cache = cache
-        """The request's own cache; None where it has a slot."""
-        self.slot: int | None = None
-        self.position = position
-        """Of the next step, in all dimensions."""
-        self.seen = seen
-        """Codes so far, bool [vocabulary]."""
+        super().__init__(cache, position, seen)
         self.code = 0
         """The last one made."""
-        self._slots: SlotCache | None = None
-
-    def move_to(self, slots: SlotCache) -> None:
-        """Moves the request's cache into a slot."""
-        self.slot = slots.occupy(self.cache)
-        self.cache = None
-        self._slots = slots
-
-    def release(self) -> None:
-        """Gives back the slot."""
-        self.cache = None
-        if self._slots is not None and self.slot is not None:
-            self._slots.vacate(self.slot)
 
 
-class Speaker:
+class Speaker(BatchingSpeaker[Speech]):
     """The talker as a `Stepper` of `Speech`."""
 
     def __init__(
@@ -66,32 +43,18 @@ class Speaker:
         rule: SamplingRule,
         slots: int | None,
     ) -> None:
-        """Args: see the module; `slots` None stands for exact, else how many requests there may be."""
+        """Args: see the module; `slots` as in `BatchingSpeaker`."""
+        super().__init__(slots=slots)
         self._talker = talker
         self._special = special
-        self._slots = None if slots is None else SlotCache(slots=slots)
         with torch.inference_mode():
             self._reader = PromptReader(talker, embedding, special)
         self._sampler = Sampler(rule, vocabulary=talker.config.vocab_size, device=talker.device)
 
-    @property
-    def slots(self) -> int:
-        """Slots that requests have."""
-        return 0 if self._slots is None else self._slots.occupied
-
-    def step(self, jobs: Sequence[Speech]) -> None:
-        """Makes the next code of every one of these, or its end."""
-        with torch.inference_mode():
-            if self._slots is not None:
-                self._step(jobs)
-                return
-            for job in jobs:
-                self._step([job])
-
     def close(self) -> None:
         """Frees the model."""
         del self._talker, self._reader
-        self._slots = None
+        super().close()
 
     def _step(self, jobs: Sequence[Speech]) -> None:
         beginning = [job for job in jobs if job.state is None]
@@ -109,10 +72,8 @@ class Speaker:
         seen = self._sampler.unseen()
         special = self._special
         seen[[special.codec_mask, special.codec_padding, special.codec_begin]] = True
-        job.state = _State(cache, int(positions.max()) + 1, seen)
         job.input_tokens = rows.shape[1]
-        if self._slots is not None:
-            job.state.move_to(self._slots)
+        self._keep(job, _State(cache, int(positions.max()) + 1, seen))
         return logits
 
     def _continue(self, jobs: Sequence[Speech]) -> Any:
@@ -121,14 +82,7 @@ class Speaker:
         codes = torch.tensor([[job.state.code] for job in jobs], device=device)
         text = torch.cat([self._text(job) for job in jobs])
         rows = self._talker.get_input_embeddings()(codes) + text
-        places = torch.tensor([[job.state.position] for job in jobs], device=device)
-        for job in jobs:
-            job.state.position += 1
-        if self._slots is None:
-            cache, mask = jobs[0].state.cache, None
-        else:
-            cache = self._slots.step([job.state.slot for job in jobs])
-            mask = cache.mask
+        places, cache, mask = self._advance(jobs, device)
         return self._forward(rows, places.expand(3, -1, -1), cache, mask=mask)
 
     def _forward(self, rows: Any, positions: Any, cache: Any, *, mask: Any) -> Any:
@@ -158,17 +112,8 @@ class Speaker:
         stops = (self._special.codec_end, self._special.codec_padding)
         for job, code in zip(jobs, codes.tolist(), strict=True):
             if code in stops:
-                job.end = _result(job, FinishReason.STOP)
+                job.finish(FinishReason.STOP)
                 continue
             job.state.seen[code] = True
             job.state.code = code
-            job.frames += 1
-            job.made.append(to_payload(torch.tensor([[code]]), PayloadKind.CODEC_FRAMES))
-            if job.frames == job.request.max_frames:
-                job.end = _result(job, FinishReason.LENGTH)
-
-
-def _result(job: Speech, reason: FinishReason) -> EngineResult:
-    return EngineResult(
-        finish_reason=reason, input_tokens=job.input_tokens, output_tokens=job.frames
-    )
+            job.say(torch.tensor([[code]]))

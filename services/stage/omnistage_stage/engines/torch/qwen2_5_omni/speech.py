@@ -12,15 +12,13 @@ that comes from an edge that cuts it into chunks, and is an error.
 """
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Any, Final
 
 import torch
-from msgspec import Struct
 
 from omnistage_common.errors import EngineFailed
 from omnistage_stage.engines.torch.qwen2_5_omni.prompting import Prompt, Row, SpecialTokens
-from omnistage_stage.engines.torch.stepping import Job
+from omnistage_stage.engines.torch.speech import SpeechJob, SpeechRequest, TextEnd
 
 __all__ = [
     "ANSWER_HIDDEN",
@@ -29,8 +27,6 @@ __all__ = [
     "PROMPT_HIDDEN",
     "TOKENS",
     "Speech",
-    "SpeechRequest",
-    "TextEnd",
 ]
 
 PROMPT: Final = "prompt_tokens"
@@ -43,33 +39,11 @@ _IDS: Final = (PROMPT, TOKENS)
 _ROWS: Final = (PROMPT_HIDDEN, ANSWER_HIDDEN)
 
 
-class TextEnd(Enum):
-    """What stands in place of a row of the answer when the answer is over."""
-
-    END = "end"
-    PAD = "pad"
-
-
-class SpeechRequest(Struct, frozen=True, kw_only=True):
-    """How one request wants to be spoken."""
-
-    speaker: int
-    """Text id of the voice."""
-    generator: Any
-    """Where its draws come from."""
-    max_frames: int
-    ports: frozenset[str]
-    """Ports at which something will arrive."""
-    streamed: frozenset[str]
-    """Those of them at which it arrives while the producer runs."""
-
-
-class Speech(Job):
+class Speech(SpeechJob):
     """One request within the thread."""
 
     def __init__(self, request: SpeechRequest, special: SpecialTokens) -> None:
-        super().__init__()
-        self.request = request
+        super().__init__(request)
         self._special = special
         self._open = set(request.ports)
         self._prompt: Prompt | None = None
@@ -79,12 +53,6 @@ class Speech(Job):
         self._tokens: list[int] = []
         self._hidden: list[Any] = []
         """Of the answer, row by row."""
-        self.frames = 0
-        """Codes made."""
-        self.input_tokens = 0
-        """Rows that the prefill read."""
-        self.state: Any = None
-        """What the model keeps for it; None: it has not read the prompt."""
 
     def feed(self, port: str, rows: Any) -> None:
         """See `Job.feed`."""
@@ -139,12 +107,6 @@ class Speech(Job):
     def next_row(self) -> Row | TextEnd | None:
         """The row that goes with the next step after the prefill; None: it is not known yet."""
         return self._row(self.frames)
-
-    def leave(self) -> None:
-        """Lets go of everything."""
-        state, self.state = self.state, None
-        if state is not None:
-            state.release()
 
     def _row(self, index: int) -> Row | TextEnd | None:
         if index < min(len(self._tokens), len(self._hidden)):

@@ -3,10 +3,7 @@
 A step makes one codec frame for each request: the talker chooses the first code, the code predictor
 the others, one after the other. The codes' embeddings and the next row of text go into the next step.
 
-How requests are computed together is a choice (`batching`). `exact`: one after the other, each with
-the calls that transformers makes for it alone, so that nothing can make a difference. `padded`: in
-one forward over a `SlotCache`; matrix products of another shape may then round the last bit another
-way. Prefill is always per request.
+How requests are computed together (`batching`) is the same in every family, see `BatchingSpeaker`.
 """
 
 from collections.abc import Sequence
@@ -16,13 +13,12 @@ import torch
 from msgspec import Struct
 from transformers import DynamicCache
 
-from omnistage_common.payloads import PayloadKind
-from omnistage_stage.engines.protocol import EngineResult, FinishReason
-from omnistage_stage.engines.torch.conversion import to_payload
+from omnistage_stage.engines.protocol import FinishReason
 from omnistage_stage.engines.torch.qwen3_omni.prompting import PromptReader, SpecialTokens
-from omnistage_stage.engines.torch.qwen3_omni.speech import Speech, TextEnd
+from omnistage_stage.engines.torch.qwen3_omni.speech import Speech
 from omnistage_stage.engines.torch.sampling import Sampler, SamplingRule
-from omnistage_stage.engines.torch.slots import SlotCache
+from omnistage_stage.engines.torch.speaking import BatchingSpeaker
+from omnistage_stage.engines.torch.speech import SpeechState, TextEnd
 
 __all__ = ["Speaker"]
 
@@ -31,32 +27,13 @@ _RESIDUAL_TOP_P: Final = 0.8
 """How transformers samples the code predictor, whatever the talker's own rule is."""
 
 
-class _State:
+class _State(SpeechState):
     """What the model keeps for one request."""
 
     def __init__(self, cache: Any, position: int, seen: Any) -> None:
-        self.cache = cache
-        """The request's own cache; None where it has a slot."""
-        self.slot: int | None = None
-        self.position = position
-        """Of the next step, in all dimensions."""
-        self.seen = seen
-        """First codes so far, bool [vocabulary]."""
+        super().__init__(cache, position, seen)
         self.codec: Any = None
         """Embeddings of the last frame's codes, summed: [1, 1, h]."""
-        self._slots: SlotCache | None = None
-
-    def move_to(self, slots: SlotCache) -> None:
-        """Moves the request's cache into a slot."""
-        self.slot = slots.occupy(self.cache)
-        self.cache = None
-        self._slots = slots
-
-    def release(self) -> None:
-        """Gives back the slot."""
-        self.cache = None
-        if self._slots is not None and self.slot is not None:
-            self._slots.vacate(self.slot)
 
 
 class _Heard(Struct, frozen=True):
@@ -68,7 +45,7 @@ class _Heard(Struct, frozen=True):
     """[rows, vocabulary]."""
 
 
-class Speaker:
+class Speaker(BatchingSpeaker[Speech]):
     """The talker as a `Stepper` of `Speech`.
 
     Args:
@@ -76,7 +53,7 @@ class Speaker:
         embedding: The thinker's.
         special: What its ids mean.
         rule: How first codes are chosen.
-        slots: How many requests there may be, for `padded`; None: `exact`.
+        slots: As in `BatchingSpeaker`.
     """
 
     def __init__(
@@ -88,9 +65,9 @@ class Speaker:
         rule: SamplingRule,
         slots: int | None,
     ) -> None:
+        super().__init__(slots=slots)
         self._talker = talker
         self._predictor = talker.code_predictor
-        self._slots = None if slots is None else SlotCache(slots=slots)
         with torch.inference_mode():
             self._reader = PromptReader(talker, embedding, special)
         self._first = Sampler(
@@ -103,24 +80,10 @@ class Speaker:
             residual, vocabulary=self._predictor.config.vocab_size, device=talker.device
         )
 
-    @property
-    def slots(self) -> int:
-        """Slots that requests have."""
-        return 0 if self._slots is None else self._slots.occupied
-
-    def step(self, jobs: Sequence[Speech]) -> None:
-        """Makes the next frame of every one of these, or its end."""
-        with torch.inference_mode():
-            if self._slots is not None:
-                self._step(jobs)
-                return
-            for job in jobs:
-                self._step([job])
-
     def close(self) -> None:
         """Frees the model."""
         del self._talker, self._predictor, self._reader
-        self._slots = None
+        super().close()
 
     def _step(self, jobs: Sequence[Speech]) -> None:
         beginning = [job for job in jobs if job.state is None]
@@ -143,10 +106,8 @@ class Speaker:
         ).last_hidden_state
         # All rows go through the head, as in `generate`, so that the last gets the same bits.
         logits = self._talker.codec_head(hidden)[:, -1]
-        job.state = _State(cache, int(positions[1:].max()) + 1, self._first.unseen())
         job.input_tokens = rows.shape[1]
-        if self._slots is not None:
-            job.state.move_to(self._slots)
+        self._keep(job, _State(cache, int(positions[1:].max()) + 1, self._first.unseen()))
         return _Heard(hidden[:, -1:], logits)
 
     def _continue(self, jobs: Sequence[Speech]) -> _Heard:
@@ -154,14 +115,7 @@ class Speaker:
         device = self._talker.device
         text = torch.cat([self._text(job) for job in jobs])
         rows = torch.cat([job.state.codec for job in jobs]) + text
-        places = torch.tensor([[job.state.position] for job in jobs], device=device)
-        for job in jobs:
-            job.state.position += 1
-        if self._slots is None:
-            cache, mask = jobs[0].state.cache, None
-        else:
-            cache = self._slots.step([job.state.slot for job in jobs])
-            mask = cache.mask
+        places, cache, mask = self._advance(jobs, device)
         hidden = self._talker.model(
             inputs_embeds=rows,
             attention_mask=mask,
@@ -190,7 +144,7 @@ class Speaker:
         for job, code in zip(jobs, chosen, strict=True):
             job.state.seen[code] = True
             if code == stop:
-                job.end = _result(job, FinishReason.STOP)
+                job.finish(FinishReason.STOP)
         going = [index for index, code in enumerate(chosen) if code != stop]
         if not going:
             return
@@ -201,10 +155,7 @@ class Speaker:
         frames = codes.cpu()
         for index, job in enumerate(speaking):
             job.state.codec = embedded[index : index + 1]
-            job.frames += 1
-            job.made.append(to_payload(frames[index : index + 1], PayloadKind.CODEC_FRAMES))
-            if job.frames == job.request.max_frames:
-                job.end = _result(job, FinishReason.LENGTH)
+            job.say(frames[index : index + 1])
 
     def _complete(self, hidden: Any, first: Any, generators: Sequence[Any]) -> tuple[Any, Any]:
         """Chooses the other codes of a frame.
@@ -231,9 +182,3 @@ class Speaker:
             codes.append(code)
             embedded.append(rows)
         return torch.stack(codes, dim=1), torch.cat(embedded, dim=1).sum(1, keepdim=True)
-
-
-def _result(job: Speech, reason: FinishReason) -> EngineResult:
-    return EngineResult(
-        finish_reason=reason, input_tokens=job.input_tokens, output_tokens=job.frames
-    )

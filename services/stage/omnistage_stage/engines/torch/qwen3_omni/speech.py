@@ -12,17 +12,15 @@ that comes from an edge that cuts it into chunks, and is an error.
 """
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Any, Final
 
 import torch
-from msgspec import Struct
 
 from omnistage_common.errors import EngineFailed
 from omnistage_stage.engines.torch.qwen3_omni.prompting import Prompt, SpecialTokens
-from omnistage_stage.engines.torch.stepping import Job
+from omnistage_stage.engines.torch.speech import SpeechJob, SpeechRequest, TextEnd
 
-__all__ = ["HIDDEN", "POSITIONS", "PROMPT", "TOKENS", "Speech", "SpeechRequest", "TextEnd"]
+__all__ = ["HIDDEN", "POSITIONS", "PROMPT", "TOKENS", "Speech"]
 
 PROMPT: Final = "prompt_tokens"
 HIDDEN: Final = "prompt_hidden_states"
@@ -33,33 +31,11 @@ _OPENING: Final = 4
 """Tokens of the assistant's turn that the prefill reads: three of its head, one of text."""
 
 
-class TextEnd(Enum):
-    """What stands in place of a row of text when the text is over."""
-
-    END = "end"
-    PAD = "pad"
-
-
-class SpeechRequest(Struct, frozen=True, kw_only=True):
-    """How one request wants to be spoken."""
-
-    speaker: int
-    """Codec id of the voice."""
-    generator: Any
-    """Where its draws come from."""
-    max_frames: int
-    ports: frozenset[str]
-    """Ports at which something will arrive."""
-    streamed: frozenset[str]
-    """Those of them at which it arrives while the producer runs."""
-
-
-class Speech(Job):
+class Speech(SpeechJob):
     """One request within the thread."""
 
     def __init__(self, request: SpeechRequest, special: SpecialTokens) -> None:
-        super().__init__()
-        self.request = request
+        super().__init__(request)
         self._special = special
         self._tokens: list[int] = []
         self._hidden: list[Any] = []
@@ -68,12 +44,6 @@ class Speech(Job):
         self._prompt: Prompt | None = None
         self._turn: list[int] = []
         """The assistant's turn as far as it is known: the end of the prompt, then the answer."""
-        self.frames = 0
-        """Frames made."""
-        self.input_tokens = 0
-        """Rows that the prefill read."""
-        self.state: Any = None
-        """What the model keeps for it; None: it has not read the prompt."""
 
     def feed(self, port: str, rows: Any) -> None:
         """See `Job.feed`."""
@@ -137,12 +107,6 @@ class Speech(Job):
         if TOKENS in self._open:
             return None
         return TextEnd.END if place + 1 == len(self._turn) else TextEnd.PAD
-
-    def leave(self) -> None:
-        """Lets go of everything."""
-        state, self.state = self.state, None
-        if state is not None:
-            state.release()
 
     def _can_begin(self) -> bool:
         # A first token that stops the answer is its last, and is not spoken.

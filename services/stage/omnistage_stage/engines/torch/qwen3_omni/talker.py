@@ -5,19 +5,15 @@ those that it gives when torch's own generator has that seed as the talker begin
 on the pace at which tokens arrive; with `batching: exact` nor on who else is served.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import EngineFailed, InvalidRequest, SetupError
-from omnistage_common.ids import OutputName, new_request_id
 from omnistage_common.payloads import Parameters, Payload, PayloadKind
-from omnistage_stage.engines.protocol import EngineRequest, EngineResult, Outputs
-from omnistage_stage.engines.torch.arguments import TalkerArguments
 from omnistage_stage.engines.torch.components import ComponentSpec, require_ports
 from omnistage_stage.engines.torch.conversion import from_payload, to_payload
 from omnistage_stage.engines.torch.qwen3_omni.parts import load_talker
@@ -29,10 +25,10 @@ from omnistage_stage.engines.torch.qwen3_omni.speech import (
     PROMPT,
     TOKENS,
     Speech,
-    SpeechRequest,
 )
-from omnistage_stage.engines.torch.sampling import SamplingRule, seeded_generator
-from omnistage_stage.engines.torch.stepping import StepLoop
+from omnistage_stage.engines.torch.sampling import SamplingRule
+from omnistage_stage.engines.torch.speech import SpeechRequest
+from omnistage_stage.engines.torch.talker import TalkerComponent, chosen_rule
 
 __all__ = ["Talker"]
 
@@ -45,6 +41,7 @@ _RULE: Final = SamplingRule(temperature=0.9, top_k=50, top_p=1.0, repetition_pen
 _SPECIAL_CODES: Final = 1024
 """Ids at the end of the talker's vocabulary that are no codes; all but the stop are suppressed."""
 _PORTS: Final = (PROMPT, HIDDEN, POSITIONS, TOKENS)
+_NEEDED: Final = (PROMPT, TOKENS)
 _DIMENSIONS: Final = 3
 """Of a position: time, height and width."""
 
@@ -57,141 +54,70 @@ class _Limits(Struct, frozen=True, kw_only=True):
 
 
 class _Loaded(Struct, frozen=True, kw_only=True):
-    """What there is after `load`."""
+    """What is known of the model after `load`."""
 
-    speaker: Speaker
     special: SpecialTokens
     limits: _Limits
 
 
-class Talker:
+class Talker(TalkerComponent[Speech]):
     """See `Component`."""
 
     def __init__(self, spec: ComponentSpec) -> None:
-        require_ports(spec.spec, needed=(PROMPT, TOKENS), allowed=_PORTS)
-        self._spec = spec
-        self._arguments = cast("TalkerArguments", spec.arguments)
+        super().__init__(spec, ports=_PORTS, needed=_NEEDED, max_frames=_MAX_FRAMES)
+        require_ports(spec.spec, needed=_NEEDED, allowed=_PORTS)
         speakers: Mapping[str, int] = spec.checkpoint.require("talker_config.speaker_id")
         self._speakers = {name.lower(): code for name, code in speakers.items()}
         self._default = self._default_voice()
         self._model: _Loaded | None = None
-        self._steps: StepLoop[Speech] = StepLoop(
-            self._make_speaker, name=f"talker-{spec.spec.stage}"
-        )
-
-    @property
-    def active(self) -> int:
-        """Requests that hold memory of the model."""
-        return self._steps.active
-
-    @property
-    def slots(self) -> int:
-        """Those of them that have a place in the padded cache."""
-        return 0 if self._model is None else self._model.speaker.slots
-
-    async def load(self) -> None:
-        """Loads the talker and the thinker's embedding table.
-
-        Raises:
-            InvalidWeights: The checkpoint lacks something.
-        """
-        await self._steps.start()
-
-    async def probe(self) -> None:
-        """Speaks a frame for real."""
-        special = self._loaded.special
-        turn = (special.start, special.user, special.stop, special.start, special.assistant)
-        ids = {PROMPT: (*turn, special.stop), TOKENS: (special.user, special.user, special.stop)}
-        request = EngineRequest(
-            id=new_request_id(),
-            inputs={
-                OutputName(port): (to_payload(torch.tensor(tokens), PayloadKind.TOKENS),)
-                for port, tokens in ids.items()
-            },
-            parameters=Parameters(seed=0),
-            deadline=Deadline.after(60),
-        )
-        # Whether it speaks or stops at once is the model's choice; it has computed for either.
-        await self._steps.run(
-            self._job(request, max_frames=1), self._feeds(request), lambda _frame: None
-        )
-
-    async def run(self, request: EngineRequest, outputs: Outputs) -> EngineResult:
-        """Speaks one answer.
-
-        Raises:
-            InvalidRequest: There is no such voice.
-            EngineFailed: The producer's outputs are not what a talker reads, or the answer is empty.
-        """
-
-        def emit(payload: Payload) -> None:
-            outputs.emit(self._spec.output, payload)
-
-        limit = self._arguments.max_frames or _MAX_FRAMES
-        result = await self._steps.run(
-            self._job(request, max_frames=limit), self._feeds(request), emit
-        )
-        if not result.output_tokens:
-            raise EngineFailed("the talker ended before it had said anything")
-        return result
 
     async def close(self) -> None:
         """Ends the thread and frees the weights."""
-        await self._steps.stop()
+        await super().close()
         self._model = None
 
-    def _make_speaker(self) -> Speaker:
-        placement = self._spec.placement
-        placement.enter()
-        for section in ("thinker_config", "talker_config"):
-            self._spec.checkpoint.require(section)
-        part = load_talker(self._spec.checkpoint, placement)
+    def _load_speaker(self, *, slots: int | None) -> Speaker:
+        part = load_talker(self._spec.checkpoint, self._spec.placement)
         special = special_tokens(part.config)
         text = part.config.thinker_config.text_config
-        batching = self._arguments.batching
-        exact = placement.exact if batching == "auto" else batching == "exact"
         speaker = Speaker(
             part.talker,
             part.thinker.model.embed_tokens,
             special,
-            rule=_rule(self._arguments, part.config.talker_config),
-            slots=None if exact else self._spec.spec.max_running + 1,
+            rule=chosen_rule(
+                _RULE, self._arguments, suppressed=_suppressed(part.config.talker_config)
+            ),
+            slots=slots,
         )
         self._model = _Loaded(
-            speaker=speaker,
             special=special,
             limits=_Limits(vocabulary=text.vocab_size, hidden_size=text.hidden_size),
         )
         return speaker
+
+    def _probe_inputs(self) -> Mapping[str, Payload]:
+        special = self._loaded.special
+        turn = (special.start, special.user, special.stop, special.start, special.assistant)
+        ids = {PROMPT: (*turn, special.stop), TOKENS: (special.user, special.user, special.stop)}
+        return {
+            port: to_payload(torch.tensor(tokens), PayloadKind.TOKENS)
+            for port, tokens in ids.items()
+        }
+
+    def _speaker_id(self, parameters: Parameters) -> int:
+        return self._speakers[self._voice(parameters)]
+
+    def _speech(self, request: SpeechRequest) -> partial[Speech]:
+        return partial(Speech, request, self._loaded.special)
+
+    def _reader(self, port: str) -> partial[Any]:
+        return partial(_read, port, self._loaded.limits)
 
     @property
     def _loaded(self) -> _Loaded:
         if self._model is None:
             raise EngineFailed("the talker was used before it was loaded")
         return self._model
-
-    def _job(self, request: EngineRequest, *, max_frames: int) -> partial[Speech]:
-        ports = frozenset(_PORTS).intersection({*request.inputs, *request.streams})
-        missing = {PROMPT, TOKENS} - ports
-        if missing:
-            raise EngineFailed(f"the talker needs `{min(missing)}`; the pipeline brings none")
-        speech = SpeechRequest(
-            speaker=self._speakers[self._voice(request.parameters)],
-            generator=seeded_generator(request.parameters.seed, self._spec.placement.device),
-            max_frames=max_frames,
-            ports=ports,
-            streamed=ports.intersection(request.streams),
-        )
-        return partial(Speech, speech, self._loaded.special)
-
-    def _feeds(self, request: EngineRequest) -> dict[str, tuple[AsyncIterator[Payload], Any]]:
-        limits = self._loaded.limits
-        # The order matters where everything is there at once: the prompt first.
-        return {
-            port: (request.pieces(OutputName(port)), partial(_read, port, limits))
-            for port in _PORTS
-            if port in request.inputs or port in request.streams
-        }
 
     def _voice(self, parameters: Parameters) -> str:
         voice = self._default if parameters.voice is None else parameters.voice.lower()
@@ -216,15 +142,9 @@ class Talker:
         return wanted.lower()
 
 
-def _rule(arguments: TalkerArguments, config: Any) -> SamplingRule:
+def _suppressed(config: Any) -> set[int]:
     vocabulary = config.text_config.vocab_size
-    chosen = {
-        name: value
-        for name in ("do_sample", "temperature", "top_k", "top_p", "repetition_penalty")
-        if (value := getattr(arguments, name)) is not None
-    }
-    suppressed = set(range(vocabulary - _SPECIAL_CODES, vocabulary)) - {config.codec_eos_token_id}
-    return structs.replace(_RULE, suppressed=tuple(sorted(suppressed)), **chosen)
+    return set(range(vocabulary - _SPECIAL_CODES, vocabulary)) - {config.codec_eos_token_id}
 
 
 def _read(port: str, limits: _Limits, piece: Payload) -> Any:
