@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import io
-import warnings
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,17 +10,15 @@ import numpy as np
 import openai
 import pytest
 import pytest_asyncio
-import torch
-from diffusers import DiffusionPipeline
 from PIL import Image
 
 from fakes.deployment import SIMULATED_OMNI, Deployment, deployed, resolved_plan
 from fakes.diffusion import TINY, TinyFamily
 from fakes.engine_io import conversation, user_message
 from fakes.exact_requests import ExactRequests, exact_requests
+from fakes.own_process import OwnProcess
 from omnistage_common.payloads import Parameters, PayloadKind
 from omnistage_common.pipeline.plan import Modality
-from omnistage_stage.weights import silent, weights_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,15 +37,7 @@ class Studio:
         self.family = family
         self.services = services
         self.requests = requests
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*weight_norm.* is deprecated")
-            self._pipeline = DiffusionPipeline.from_pretrained(
-                weights_of(family.model).prepare(silent)
-            )
-        self._pipeline.set_progress_bar_config(disable=True)
-        self._called = {
-            name: value for name, value in family.called.items() if name != "max_sequence_length"
-        }
+        self.process = OwnProcess("fakes.diffusers_reference", "DiffusersReference", family.name)
 
     @property
     def modality(self) -> Modality:
@@ -57,18 +46,7 @@ class Studio:
 
     def expected(self, prompt: str, seed: int) -> Any:
         """What diffusers makes, as an array."""
-        sounds = self.family.kind is PayloadKind.WAVEFORM
-        (result,) = self._pipeline(
-            prompt=prompt,
-            generator=torch.Generator().manual_seed(seed),
-            output_type="np" if sounds else "pil",
-            **self._called,
-        )[0]
-        if sounds:
-            return result.T
-        if self.family.kind is PayloadKind.IMAGE:
-            return np.asarray(result)
-        return np.stack([np.asarray(frame) for frame in result])
+        return self.process.call("made", prompt, seed)
 
     async def made(self, prompt: str, seed: int) -> tuple[Any, list[tuple[int, int]]]:
         """What the services make, and the steps that the denoiser told."""
@@ -87,11 +65,12 @@ async def studio(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Studio]:
     family = TINY[request.param]
-    torch.set_num_threads(1)
     plan = resolved_plan(file=SIMULATED_OMNI.with_name(f"{family.name}-tiny.yaml"))
     with deployed(plan, tmp_path_factory.mktemp("services")) as services:
         async with exact_requests(services) as requests:
-            yield Studio(family, services, requests)
+            studio = Studio(family, services, requests)
+            yield studio
+            studio.process.close()
         assert services.idle
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
+from msgspec import Struct
 
 from fakes.deployment import SIMULATED_OMNI, Deployment, deployed, resolved_plan
 from fakes.exact_requests import ExactAnswer, ExactRequests, exact_requests, tensor_payload
-from fakes.omni_references import REFERENCES, Question, Reference, Said
+from fakes.omni_references import Question, Said
+from fakes.own_process import OwnProcess
 from omnistage_common.payloads import (
     AudioPart,
     Conversation,
@@ -34,13 +36,36 @@ ROUNDING = 1e-5
 convolutions choose their kernels by length; see docs/explanation/exactness.md."""
 
 
-@pytest.fixture(scope="module", params=REFERENCES)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+class Model(Struct, frozen=True, kw_only=True):
+    """The whole model, in a process of its own."""
+
+    family: str
+    folder: Path
+    process: OwnProcess
+
+    def answer(self, question: Question) -> Said:
+        """What it says."""
+        said: Said = self.process.call("answer", question, tokens=TOKENS, frames=FRAMES)
+        return said
+
+
+@pytest.fixture(scope="module", params=["qwen3-omni", "qwen2.5-omni"])
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Model]:
     """The whole model."""
-    return REFERENCES[request.param](tmp_path_factory.mktemp("model"))
+    folder = tmp_path_factory.mktemp("model")
+    process = OwnProcess("fakes.omni_references", "reference_for", request.param, folder)
+    try:
+        # Its first answer says that its checkpoint is written.
+        model = Model(family=request.param, folder=folder, process=process)
+        model.answer(Question(text="Hello there.", seed=1))
+        yield model
+    finally:
+        process.close()
 
 
-def plan_for(model: Reference, *overrides: str) -> PipelinePlan:
+def plan_for(model: Model, *overrides: str) -> PipelinePlan:
     """The shipped pipeline with this model."""
     return resolved_plan(
         f"model.source={model.folder.as_uri()}",
@@ -51,7 +76,7 @@ def plan_for(model: Reference, *overrides: str) -> PipelinePlan:
 
 
 @pytest.fixture(scope="module")
-def services(model: Reference, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def services(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Thinker, talker and vocoder, a process each."""
     with deployed(plan_for(model), tmp_path_factory.mktemp("services")) as deployment:
         yield deployment
@@ -63,11 +88,6 @@ async def streaming(services: Deployment) -> AsyncIterator[ExactRequests]:
     """Requests over edges that stream."""
     async with exact_requests(services) as requests:
         yield requests
-
-
-def said_by(model: Reference, question: Question) -> Said:
-    """What the model says to a question."""
-    return model.answer(question, tokens=TOKENS, frames=FRAMES)
 
 
 async def answer_to(requests: ExactRequests, question: Question) -> ExactAnswer:
@@ -114,26 +134,26 @@ PICTURE = np.random.default_rng(1).integers(0, 255, (96, 64, 3), dtype=np.uint8)
     ids=["short", "another", "recording", "picture", "both"],
 )
 async def test_streamed_services_say_what_the_model_says(
-    model: Reference, streaming: ExactRequests, question: Question
+    model: Model, streaming: ExactRequests, question: Question
 ) -> None:
     answer = await answer_to(streaming, question)
 
-    check_same(answer, said_by(model, question), rounding=ROUNDING)
+    check_same(answer, model.answer(question), rounding=ROUNDING)
 
 
 async def test_unstreamed_services_are_equal_bit_for_bit(
-    model: Reference, services: Deployment
+    model: Model, services: Deployment
 ) -> None:
     question = Question(text="Hello there.", seed=3)
 
     async with exact_requests(services, plan_for(model, "streaming.chunked=false")) as full:
         answer = await answer_to(full, question)
 
-    check_same(answer, said_by(model, question), rounding=0)
+    check_same(answer, model.answer(question), rounding=0)
 
 
 async def test_four_at_once_say_what_each_says_alone(
-    model: Reference, streaming: ExactRequests
+    model: Model, streaming: ExactRequests
 ) -> None:
     questions = [
         Question(text=text, seed=seed)
@@ -143,12 +163,12 @@ async def test_four_at_once_say_what_each_says_alone(
     answers = await asyncio.gather(*(answer_to(streaming, question) for question in questions))
 
     for answer, question in zip(answers, questions, strict=True):
-        check_same(answer, said_by(model, question), rounding=ROUNDING)
+        check_same(answer, model.answer(question), rounding=ROUNDING)
 
 
 @pytest.mark.parametrize("transport", ["TCP", "Stream"])
 async def test_every_transport_carries_the_same(
-    model: Reference, transport: str, tmp_path: Path
+    model: Model, transport: str, tmp_path: Path
 ) -> None:
     """Shared memory is what the other tests go over."""
     question = Question(text=LONG, seed=10)
@@ -162,5 +182,5 @@ async def test_every_transport_carries_the_same(
             for peer in replica.describe().tensor_peers
         }
 
-    check_same(answer, said_by(model, question), rounding=ROUNDING)
+    check_same(answer, model.answer(question), rounding=ROUNDING)
     assert len(used) == 1

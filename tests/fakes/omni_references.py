@@ -16,7 +16,7 @@ from transformers import AutoProcessor
 from fakes import qwen2_5_omni, qwen3_omni
 from omnistage_stage.weights import weights_of
 
-__all__ = ["REFERENCES", "Question", "Reference", "Said"]
+__all__ = ["REFERENCES", "Question", "Reference", "Said", "reference_for"]
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -155,6 +155,11 @@ class Qwen25Reference(Reference):
 REFERENCES: Final[Mapping[str, Callable[[Path], Reference]]] = {
     reference.family: reference for reference in (Qwen3Reference, Qwen25Reference)
 }
+
+
+def reference_for(family: str, folder: Path) -> Reference:
+    """The reference of a family."""
+    return REFERENCES[family](folder)
 
 
 @contextmanager
