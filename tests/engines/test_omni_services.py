@@ -1,13 +1,19 @@
 """Omni models as three services each say what they say as one model, over every transport."""
 
 import asyncio
+import base64
+import io
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import openai
 import pytest
 import pytest_asyncio
+import soundfile
 from msgspec import Struct
+from PIL import Image
 
 from fakes.deployment import SIMULATED_OMNI, Deployment, deployed, resolved_plan
 from fakes.exact_requests import ExactAnswer, ExactRequests, exact_requests, tensor_payload
@@ -29,6 +35,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BOTH = frozenset({Modality.TEXT, Modality.AUDIO})
 TOKENS, FRAMES = 20, 60
+VOICES = {"qwen3-omni": "ethan", "qwen2.5-omni": "Chelsie"}
+"""Whom the references let speak."""
 LONG = " ".join(f"number {count}" for count in range(150))
 """A prompt whose hidden states do not ride within a message."""
 ROUNDING = 1e-5
@@ -109,6 +117,20 @@ async def answer_to(requests: ExactRequests, question: Question) -> ExactAnswer:
     )
 
 
+def wav(samples: Any) -> str:
+    """A recording as a file of 32-bit floats in base64: not a bit is lost."""
+    file = io.BytesIO()
+    soundfile.write(file, samples, 16000, format="WAV", subtype="FLOAT")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def png(pixels: Any) -> str:
+    """A picture as a file in base64."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
 def check_same(answer: ExactAnswer, said: Said, *, rounding: float) -> None:
     """Both say the same, sample for sample."""
     assert answer.text == said.text
@@ -164,6 +186,42 @@ async def test_four_at_once_say_what_each_says_alone(
 
     for answer, question in zip(answers, questions, strict=True):
         check_same(answer, model.answer(question), rounding=ROUNDING)
+
+
+async def test_the_official_client_reads_and_hears_it_as_it_is_made(
+    model: Model, services: Deployment
+) -> None:
+    question = Question(text="Answer this.", seed=11, audio=TONE, image=PICTURE)
+    content: Any = [
+        {"type": "input_audio", "input_audio": {"data": wav(TONE), "format": "wav"}},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{png(PICTURE)}"}},
+        {"type": "text", "text": question.text},
+    ]
+    url = f"{services.gateway.url}/v1"
+    text, sound = "", b""
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        stream = await client.chat.completions.create(
+            model=f"{model.family}-tiny",
+            messages=[{"role": "user", "content": content}],
+            modalities=["text", "audio"],
+            audio={"voice": VOICES[model.family], "format": "pcm16"},
+            temperature=0,
+            max_tokens=TOKENS,
+            seed=question.seed,
+            stream=True,
+        )
+        async for event in stream:
+            delta: Any = event.choices[0].delta
+            text += delta.content or ""
+            sound += base64.b64decode(getattr(delta.audio, "data", None) or "")
+
+    said = model.answer(question)
+    assert text == said.text
+    samples = np.frombuffer(sound, np.int16)
+    assert samples.shape == said.samples.shape
+    loudest = np.iinfo(np.int16).max
+    off = np.abs(samples / loudest - said.samples.clip(-1, 1)).max()
+    assert off <= 0.5 / loudest + ROUNDING
 
 
 @pytest.mark.parametrize("transport", ["TCP", "Stream"])

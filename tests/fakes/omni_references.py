@@ -2,10 +2,11 @@
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from transformers import AutoProcessor
 from fakes import qwen2_5_omni, qwen3_omni
 from omnistage_stage.weights import weights_of
 
-__all__ = ["REFERENCES", "Question", "Reference", "Said", "reference_for"]
+__all__ = ["Question", "Reference", "Said", "reference_for"]
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -39,7 +40,7 @@ class Said(Struct, frozen=True, kw_only=True):
     """float32 [samples], a numpy array."""
 
 
-class Reference:
+class Reference(ABC):
     """A whole model in this process.
 
     Args:
@@ -76,11 +77,13 @@ class Reference:
         text = self._processor.tokenizer.decode(sequences[0, prompt:], skip_special_tokens=True)
         return Said(text=text, samples=samples.flatten().numpy())
 
+    @abstractmethod
     def _written(self, folder: Path) -> Any:
-        raise NotImplementedError
+        """The model, once its checkpoint is in the folder."""
 
+    @abstractmethod
     def _generated(self, inputs: dict[str, Any], seed: int, tokens: int, frames: int) -> Any:
-        raise NotImplementedError
+        """Ids of prompt and answer, and the samples."""
 
     def _inputs(self, question: Question) -> dict[str, Any]:
         content: list[dict[str, Any]] = []
@@ -152,14 +155,12 @@ class Qwen25Reference(Reference):
         return sequences[:, 1:], samples
 
 
-REFERENCES: Final[Mapping[str, Callable[[Path], Reference]]] = {
-    reference.family: reference for reference in (Qwen3Reference, Qwen25Reference)
-}
-
-
 def reference_for(family: str, folder: Path) -> Reference:
     """The reference of a family."""
-    return REFERENCES[family](folder)
+    made: dict[str, type[Reference]] = {
+        kind.family: kind for kind in (Qwen3Reference, Qwen25Reference)
+    }
+    return made[family](folder)
 
 
 @contextmanager

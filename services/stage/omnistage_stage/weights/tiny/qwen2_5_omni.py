@@ -12,6 +12,7 @@ from omnistage_stage.weights.tiny.drawing import (
     draw_convolutions,
     sharpen_head,
 )
+from omnistage_stage.weights.tiny.processors import omni_processor
 from omnistage_stage.weights.tiny.text import chat_template, chat_tokenizer, speakable_ids
 
 __all__ = ["write"]
@@ -192,27 +193,12 @@ def _token2wav_config() -> dict[str, Any]:
 
 
 def _processor(tokenizer: Any) -> Any:
-    from transformers import (  # noqa: PLC0415
-        Qwen2_5OmniProcessor,
-        Qwen2VLImageProcessor,
-        Qwen2VLVideoProcessor,
-        WhisperFeatureExtractor,
-    )
+    from transformers import Qwen2_5OmniProcessor  # noqa: PLC0415
 
-    patches = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
-    return Qwen2_5OmniProcessor(
-        image_processor=Qwen2VLImageProcessor(
-            **patches, size={"shortest_edge": 28 * 28, "longest_edge": 112 * 112}
-        ),
-        video_processor=Qwen2VLVideoProcessor(**patches),
-        feature_extractor=WhisperFeatureExtractor(
-            feature_size=128, sampling_rate=16_000, hop_length=160, return_attention_mask=True
-        ),
-        tokenizer=tokenizer,
-        chat_template=chat_template(
-            image="<|vision_bos|><|IMAGE|><|vision_eos|>",
-            audio="<|audio_bos|><|AUDIO|><|audio_eos|>",
-            video="<|vision_bos|><|VIDEO|><|vision_eos|>",
-            greeting=_GREETING,
-        ),
+    template = chat_template(
+        image="<|vision_bos|><|IMAGE|><|vision_eos|>",
+        audio="<|audio_bos|><|AUDIO|><|audio_eos|>",
+        video="<|vision_bos|><|VIDEO|><|vision_eos|>",
+        greeting=_GREETING,
     )
+    return omni_processor(Qwen2_5OmniProcessor, tokenizer, patch=14, template=template)

@@ -15,6 +15,7 @@ from omnistage_stage.weights.tiny.drawing import (
     draw_experts,
     sharpen_head,
 )
+from omnistage_stage.weights.tiny.processors import omni_processor
 from omnistage_stage.weights.tiny.text import chat_template, chat_tokenizer, speakable_ids
 
 __all__ = ["write"]
@@ -220,29 +221,14 @@ def _talker_config() -> dict[str, Any]:
 
 
 def _processor(tokenizer: Any) -> Any:
-    from transformers import (  # noqa: PLC0415
-        Qwen2VLImageProcessor,
-        Qwen2VLVideoProcessor,
-        Qwen3OmniMoeProcessor,
-        WhisperFeatureExtractor,
-    )
+    from transformers import Qwen3OmniMoeProcessor  # noqa: PLC0415
 
-    patches = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2}
-    return Qwen3OmniMoeProcessor(
-        image_processor=Qwen2VLImageProcessor(
-            **patches, size={"shortest_edge": 32 * 32, "longest_edge": 128 * 128}
-        ),
-        video_processor=Qwen2VLVideoProcessor(**patches),
-        feature_extractor=WhisperFeatureExtractor(
-            feature_size=128, sampling_rate=16_000, hop_length=160, return_attention_mask=True
-        ),
-        tokenizer=tokenizer,
-        chat_template=chat_template(
-            image="<|vision_start|><|image_pad|><|vision_end|>",
-            audio="<|audio_start|><|audio_pad|><|audio_end|>",
-            video="<|vision_start|><|video_pad|><|vision_end|>",
-        ),
+    template = chat_template(
+        image="<|vision_start|><|image_pad|><|vision_end|>",
+        audio="<|audio_start|><|audio_pad|><|audio_end|>",
+        video="<|vision_start|><|video_pad|><|vision_end|>",
     )
+    return omni_processor(Qwen3OmniMoeProcessor, tokenizer, patch=16, template=template)
 
 
 def _complete_config(path: Path, tokenizer: Any) -> None:
