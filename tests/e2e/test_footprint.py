@@ -10,11 +10,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fakes.deployment import Deploy, Deployment, Gateway, StageReplica, resolved_plan
+from fakes.deployment import (
+    Deploy,
+    Deployment,
+    Gateway,
+    StageReplica,
+    resolved_plan,
+    write_assignments,
+)
 from fakes.raw_client import PATH, question
 from omnistage_cli.runtime.ports import free_ports
 from omnistage_common.ids import ReplicaId, StageName
-from omnistage_common.pipeline.plan import encode_plan
 from omnistage_common.processes import resident_bytes
 
 MB = 1_000_000
@@ -32,7 +38,7 @@ def crowding() -> float:
 def test_a_simulated_stage_is_small_and_ready_soon(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "plan.json").write_bytes(encode_plan(resolved_plan()))
+    write_assignments(resolved_plan(), tmp_path)
     thinker, (port,) = StageName("thinker"), free_ports(1)
     seconds, megabytes = [], []
     for _ in range(STARTS):

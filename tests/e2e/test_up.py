@@ -189,7 +189,7 @@ def test_it_serves_until_it_is_interrupted_and_leaves_nothing(
 
 def test_a_killed_stage_is_restarted_and_shown_and_serves_again(start: Starter) -> None:
     run = start.ready()
-    (talker,) = run.children("--stage", "talker")
+    (talker,) = run.children("--replica", "talker-0")
 
     os.kill(talker, signal.SIGKILL)
 

@@ -25,6 +25,7 @@ from grpc_health.v1 import health_pb2
 from omnistage_cli.runtime.ports import LOOPBACK, free_ports
 from omnistage_common.channels import CHANNEL_OPTIONS
 from omnistage_common.ids import ReplicaId, StageName
+from omnistage_common.pipeline.assignments import assignment_of, encode_assignment
 from omnistage_common.pipeline.loading import load_file, load_text
 from omnistage_common.pipeline.overrides import parse_override
 from omnistage_common.pipeline.plan import PipelinePlan, encode_plan
@@ -44,6 +45,7 @@ __all__ = [
     "plan_from_text",
     "resolved_plan",
     "within",
+    "write_assignments",
 ]
 
 SIMULATED_OMNI: Final = Path(__file__).parents[2] / "deploy" / "pipelines" / "simulated-omni.yaml"
@@ -172,18 +174,25 @@ class Service:
             raise AssertionError(f"{self.name} ended with {status}:\n{self.log[-4000:]}")
 
 
+def write_assignments(plan: PipelinePlan, folder: Path) -> None:
+    """Writes what the replicas of each stage read."""
+    for stage in plan.stages:
+        path = folder / f"stage-{stage.name}.json"
+        path.write_bytes(encode_assignment(assignment_of(plan, stage.name)))
+
+
 class StageReplica(Service):
     """One replica of one stage."""
 
     def __init__(self, stage: StageName, replica: ReplicaId, port: int, folder: Path) -> None:
         self.stage = stage
         self.address = f"{LOOPBACK}:{port}"
-        plan, log = folder / "plan.json", folder / f"{replica}.log"
+        assignment, log = folder / f"stage-{stage}.json", folder / f"{replica}.log"
         super().__init__(
             replica,
             (
                 "omnistage_stage",
-                *("--plan", str(plan), "--stage", stage, "--replica", replica),
+                *("--assignment", str(assignment), "--replica", replica),
                 *("--listen", self.address),
             ),
             log,
@@ -293,6 +302,7 @@ class Deployment:
             for (stage, index), port in zip(slots, free_ports(len(slots)), strict=True)
         }
         (folder / "plan.json").write_bytes(encode_plan(plan))
+        write_assignments(plan, folder)
         endpoints = [
             ReplicaEndpoint(stage=replica.stage, replica=name, address=replica.address)
             for name, replica in self.replicas.items()

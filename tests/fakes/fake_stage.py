@@ -1,13 +1,14 @@
 """A stage process that computes nothing, as the local runtime sees one.
 
 It keeps the contract of `python -m omnistage_stage` (arguments, health, Describe, SIGTERM, exit
-codes, shared memory), notes its process id in `<plan>.pids`, and misbehaves as the variable
+codes, shared memory), notes its process id in `plan.json.pids`
+of its run, and misbehaves as the variable
 FAKE_STAGE of its plan's `env` says:
 
     crash    writes a line and exits with code 1
     setup    exits with code 3, as one whose arguments are wrong
     deaf     ignores SIGTERM
-    parent   starts a process of its own, whose id it writes to `<plan>.<replica>.child`
+    parent   starts a process of its own, whose id it writes to `plan.json.<replica>.child`
 """
 
 import argparse
@@ -52,7 +53,7 @@ class Servicer(stage_pb2_grpc.StageServiceServicer):
 def arguments() -> argparse.Namespace:
     """What the runtime passed."""
     parser = argparse.ArgumentParser()
-    for option in ("--plan", "--stage", "--replica", "--listen", "--metrics"):
+    for option in ("--assignment", "--replica", "--listen", "--metrics"):
         parser.add_argument(option, required=True)
     parser.add_argument("--exit-with-parent", action="store_true")
     return parser.parse_args()
@@ -82,7 +83,8 @@ def main() -> None:
     behaviour = os.environ.get("FAKE_STAGE", "")
     if options.exit_with_parent:
         exit_with_parent()
-    with Path(f"{options.plan}.pids").open("a") as note:
+    plan = Path(options.assignment).parent / "plan.json"
+    with Path(f"{plan}.pids").open("a") as note:
         note.write(f"{os.getpid()}\n")
     segment = SHARED_MEMORY_FOLDER / f"omnistage-{os.getpid()}-{os.urandom(8).hex()}"
     segment.write_bytes(b"tensor")
@@ -94,7 +96,7 @@ def main() -> None:
         sys.exit(3)
     if behaviour == "parent":
         child = subprocess.Popen(["/bin/sleep", "1000"])
-        Path(f"{options.plan}.{options.replica}.child").write_text(str(child.pid))
+        Path(f"{plan}.{options.replica}.child").write_text(str(child.pid))
     asyncio.run(serve(options, deaf=behaviour == "deaf"))
     segment.unlink()
 

@@ -14,15 +14,16 @@ from typing import Any
 import msgspec
 
 from fakes.plans import plan_of_stages
-from omnistage_common.ids import EngineName, OutputName
+from omnistage_common.ids import EngineName, OutputName, StageName
 from omnistage_common.payloads import PayloadKind
+from omnistage_common.pipeline.assignments import assignment_of, encode_assignment
 from omnistage_common.pipeline.plan import (
     EdgePlan,
     Limits,
     PipelinePlan,
     ProducePlan,
     Timeouts,
-    encode_plan,
+    received_by,
 )
 from omnistage_common.tensors import SHARED_MEMORY_FOLDER
 
@@ -52,6 +53,7 @@ def stage_plan(
             ProducePlan(name=OutputName(name), kind=kind) for name, kind in produces.items()
         ),
         limits=Limits(max_running=max_running, max_queued=max_queued, slab_bytes=8 << 20),
+        receives=received_by(StageName(STAGE), edges),
     )
     timeouts = Timeouts(request=30.0, drain=drain)
     return msgspec.structs.replace(plan, stages=(stage,), edges=edges, timeouts=timeouts)
@@ -65,11 +67,11 @@ def free_port() -> int:
 
 
 class StageProcess:
-    """`python -m omnistage_stage` with a plan of the test's own.
+    """`python -m omnistage_stage` with an assignment of the test's own.
 
     Args:
         plan: Has the stage `STAGE`.
-        folder: For the plan's file.
+        folder: For the assignment's file.
         python: The interpreter, of an environment that may have more engines.
         port: Where it listens; a free one unless named.
     """
@@ -80,13 +82,13 @@ class StageProcess:
         port, metrics_port = port or free_port(), free_port()
         self.address = f"127.0.0.1:{port}"
         self.metrics_url = f"http://127.0.0.1:{metrics_port}/metrics"
-        path = folder / f"plan-{port}.json"
-        path.write_bytes(encode_plan(plan))
+        path = folder / f"assignment-{port}.json"
+        path.write_bytes(encode_assignment(assignment_of(plan, StageName(STAGE))))
         where = ["--listen", self.address, "--metrics", f"127.0.0.1:{metrics_port}"]
         self._process = subprocess.Popen(
             [
                 *(str(python or sys.executable), "-m", "omnistage_stage", "--exit-with-parent"),
-                *("--plan", str(path), "--stage", STAGE, *where),
+                *("--assignment", str(path), *where),
             ],
             stderr=subprocess.PIPE,
             text=True,

@@ -10,7 +10,7 @@ import structlog
 import uvloop
 
 from omnistage_common.errors import OmnistageError, SetupError
-from omnistage_common.pipeline.plan import PipelinePlan, read_plan
+from omnistage_common.pipeline.assignments import Assignment, read_assignment
 from omnistage_common.processes import exit_with_parent
 from omnistage_common.telemetry import configure_logging
 from omnistage_stage.server import StageServer
@@ -27,11 +27,10 @@ def main() -> None:
     settings = parse_settings()
     if settings.exit_with_parent:
         exit_with_parent()
-    configure_logging(component=settings.replica, level=settings.log_level)
+    configure_logging(component=settings.replica or "stage", level=settings.log_level)
     log = structlog.get_logger()
     try:
-        plan = read_plan(settings.plan)
-        uvloop.run(_serve(settings, plan))
+        uvloop.run(_serve(settings, read_assignment(settings.assignment)))
     except SetupError as error:
         log.error("cannot start", reason=error.code, error=error.message, field=error.field)  # noqa: TRY400 - the message is the product
         sys.exit(SETUP_FAILED)
@@ -40,8 +39,8 @@ def main() -> None:
         sys.exit(ENGINE_FAILED)
 
 
-async def _serve(settings: StageSettings, plan: PipelinePlan) -> None:
-    await StageServer(settings, plan).run()
+async def _serve(settings: StageSettings, assignment: Assignment) -> None:
+    await StageServer(settings, assignment).run()
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ from prometheus_client import CollectorRegistry, start_http_server
 from omnistage_common.addresses import Address, reachable
 from omnistage_common.channels import SERVER_OPTIONS
 from omnistage_common.errors import OmnistageError, SetupError
-from omnistage_common.ids import OutputName, new_incarnation, this_host
+from omnistage_common.ids import OutputName, ReplicaId, new_incarnation, this_host
 from omnistage_common.links.frames import Phase
-from omnistage_common.pipeline.plan import EdgeMode, PipelinePlan, StagePlan
+from omnistage_common.pipeline.assignments import Assignment
+from omnistage_common.pipeline.plan import EdgeMode, StagePlan
 from omnistage_common.processes import settle_heap
 from omnistage_common.signals import StopSignals
 from omnistage_common.telemetry import new_registry
@@ -57,16 +58,16 @@ OUTLETS_PER_REQUEST: Final = 4
 class StageServer:
     """One replica of one stage."""
 
-    def __init__(self, settings: StageSettings, plan: PipelinePlan) -> None:
+    def __init__(self, settings: StageSettings, assignment: Assignment) -> None:
         """Makes the replica without loading or listening.
 
         Raises:
-            SetupError: The plan has no such stage, or its engine or engineArgs are wrong.
+            SetupError: Its engine or engineArgs are wrong.
         """
         self._settings = settings
-        self._drain_grace = plan.timeouts.drain
+        self._drain_grace = assignment.drain
         self._registry = new_registry()
-        self._replica = _new_replica(settings, plan, self._registry)
+        self._replica = _new_replica(settings, assignment, self._registry)
         self._drain = Drain(self._replica.lifecycle)
 
     async def run(self) -> None:
@@ -147,34 +148,22 @@ class StageServer:
             metrics()
 
 
-def _stage_of(plan: PipelinePlan, settings: StageSettings) -> StagePlan:
-    try:
-        return plan.stage(settings.stage)
-    except KeyError as unknown:
-        names = ", ".join(stage.name for stage in plan.stages)
-        raise SetupError(
-            f"the plan of {plan.name} has no stage {settings.stage!r}; it has: {names}",
-            field="--stage",
-        ) from unknown
-
-
-def _consumed(plan: PipelinePlan, stage: StagePlan) -> dict[OutputName, InputSpec]:
+def _consumed(stage: StagePlan) -> dict[OutputName, InputSpec]:
     """What may arrive at a stage, from the request and from its producers."""
     consumed = {item.name: InputSpec(kind=item.kind) for item in stage.consumes}
-    for edge in plan.edges:
-        if edge.consumer == stage.name:
-            consumed[edge.output] = InputSpec(
-                kind=edge.kind,
-                streams=edge.mode is EdgeMode.STREAM,
-                context_frames=edge.chunk.context_frames if edge.chunk else 0,
-            )
+    for item in stage.receives:
+        consumed[item.name] = InputSpec(
+            kind=item.kind,
+            streams=item.mode is EdgeMode.STREAM,
+            context_frames=item.context_frames,
+        )
     return consumed
 
 
 def _new_replica(
-    settings: StageSettings, plan: PipelinePlan, registry: CollectorRegistry
+    settings: StageSettings, assignment: Assignment, registry: CollectorRegistry
 ) -> Replica:
-    stage = _stage_of(plan, settings)
+    stage = assignment.stage
     engine = make_engine(
         stage.engine,
         EngineSpec(
@@ -183,7 +172,7 @@ def _new_replica(
             args=stage.engine_args,
             max_running=stage.limits.max_running,
             produces={item.name: item.kind for item in stage.produces},
-            consumes=_consumed(plan, stage),
+            consumes=_consumed(stage),
         ),
     )
     incarnation, host = new_incarnation(), this_host()
@@ -192,12 +181,12 @@ def _new_replica(
         host=host,
         slab_bytes=stage.limits.slab_bytes,
         address=str(reachable(settings.listen)),
-        transports=transports_for(plan.transport),
+        transports=transports_for(assignment.transport),
     )
     waiting = OUTLETS_PER_REQUEST * (stage.limits.max_running + stage.limits.max_queued)
     admission = Admission(max_running=stage.limits.max_running, max_queued=stage.limits.max_queued)
     return Replica(
-        id=settings.replica,
+        id=settings.replica or ReplicaId(f"{stage.name}-0"),
         plan=stage,
         engine=engine,
         admission=admission,

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omnistage_common.addresses import Address, address_argument
-from omnistage_common.ids import ReplicaId, StageName
+from omnistage_common.ids import ReplicaId
 
 __all__ = ["StageSettings", "parse_settings"]
 
 _EXAMPLES = """\
 examples:
-  python -m omnistage_stage --plan plan.json --stage thinker --replica thinker-0 \\
+  python -m omnistage_stage --assignment thinker.json --replica thinker-0 \\
       --listen 127.0.0.1:7001 --metrics 127.0.0.1:9001
 
-`omnistage up FILE` starts stages by itself; `omnistage render FILE --format json` prints a plan.
+`omnistage up FILE` writes assignments and starts stages by itself; in a cluster the operator does.
 """
 
 
@@ -23,10 +23,10 @@ examples:
 class StageSettings:
     """One replica's place in the world."""
 
-    plan: Path
-    """The pipeline's plan, as JSON."""
-    stage: StageName
-    replica: ReplicaId
+    assignment: Path
+    """What the replica does, as JSON."""
+    replica: ReplicaId | None
+    """Its id; None for the first of its stage."""
     listen: Address
     """Where gRPC is served."""
     metrics: Address | None
@@ -40,12 +40,13 @@ def parse_settings(arguments: Sequence[str] | None = None) -> StageSettings:
     """The settings on a command line; prints usage and exits with 2 when they are wrong."""
     parser = argparse.ArgumentParser(
         prog="omnistage-stage",
-        description="Serve one replica of one stage of a pipeline.",
+        description="Serve one replica of one stage.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--plan", type=Path, required=True, help="the pipeline's plan (JSON)")
-    parser.add_argument("--stage", required=True, help="name of the stage in the plan")
+    parser.add_argument(
+        "--assignment", type=Path, required=True, help="what this replica does (JSON)"
+    )
     parser.add_argument("--replica", help="id of this replica (default: STAGE-0)")
     parser.add_argument(
         "--listen", type=address_argument, required=True, help="HOST:PORT of the gRPC service"
@@ -61,9 +62,8 @@ def parse_settings(arguments: Sequence[str] | None = None) -> StageSettings:
     )
     given = parser.parse_args(arguments)
     return StageSettings(
-        plan=given.plan,
-        stage=StageName(given.stage),
-        replica=ReplicaId(given.replica or f"{given.stage}-0"),
+        assignment=given.assignment,
+        replica=ReplicaId(given.replica) if given.replica else None,
         listen=given.listen,
         metrics=given.metrics,
         exit_with_parent=given.exit_with_parent,

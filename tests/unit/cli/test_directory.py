@@ -9,6 +9,7 @@ from fakes.plans import one_stage_plan
 from omnistage_cli.runtime.directory import Endpoint, RunDirectory, default_directory, last_lines
 from omnistage_common.errors import SetupError
 from omnistage_common.ids import PipelineName, ReplicaId, StageName
+from omnistage_common.pipeline.assignments import assignment_of, read_assignment
 from omnistage_common.pipeline.plan import decode_plan
 
 
@@ -21,6 +22,9 @@ def test_processes_read_what_was_written(tmp_path: Path) -> None:
     directory.write(one_stage_plan(), (endpoint,))
 
     assert decode_plan(directory.plan.read_bytes()) == one_stage_plan()
+    thinker = StageName("thinker")
+    told = assignment_of(one_stage_plan(), thinker)
+    assert read_assignment(directory.assignment(thinker)) == told
     assert msgspec.json.decode(directory.endpoints.read_bytes()) == {
         "replicas": [{"stage": "thinker", "replica": "thinker-0", "address": "127.0.0.1:1"}]
     }

@@ -7,14 +7,13 @@ import pytest
 from omnistage_common.addresses import Address
 from omnistage_stage.settings import StageSettings, parse_settings
 
-NEEDED = ["--plan", "plan.json", "--stage", "thinker", "--listen", "127.0.0.1:7001"]
+NEEDED = ["--assignment", "thinker.json", "--listen", "127.0.0.1:7001"]
 
 
 def test_what_is_needed_is_enough() -> None:
     assert parse_settings(NEEDED) == StageSettings(
-        plan=Path("plan.json"),
-        stage="thinker",  # type: ignore[arg-type]
-        replica="thinker-0",  # type: ignore[arg-type]
+        assignment=Path("thinker.json"),
+        replica=None,
         listen=Address(host="127.0.0.1", port=7001),
         metrics=None,
         exit_with_parent=False,
@@ -33,7 +32,7 @@ def test_everything_can_be_said() -> None:
     assert settings.log_level == "DEBUG"
 
 
-@pytest.mark.parametrize("option", ["--plan", "--stage", "--listen"])
+@pytest.mark.parametrize("option", ["--assignment", "--listen"])
 def test_without_one_of_them_usage_is_printed(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,4 +68,4 @@ def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
         parse_settings(["--help"])
 
     assert ended.value.code == 0
-    assert "python -m omnistage_stage --plan plan.json" in capsys.readouterr().out
+    assert "python -m omnistage_stage --assignment thinker.json" in capsys.readouterr().out

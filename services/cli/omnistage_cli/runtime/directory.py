@@ -1,9 +1,10 @@
 """The run directory: what one run of the local runtime leaves for people and for its processes.
 
-    plan.json         the resolved plan, as every process reads it
-    endpoints.json    where the replicas listen, as the gateway reads it
-    logs/<name>.log   what each process wrote; the previous run's as <name>.log.1
-    lock              held while the run lasts
+    plan.json           the resolved plan, as the gateway reads it
+    endpoints.json      where the replicas listen, as the gateway reads it
+    stage-<name>.json   what the replicas of a stage do, as they read it
+    logs/<name>.log     what each process wrote; the previous run's as <name>.log.1
+    lock                held while the run lasts
 
 A directory that is named (`--state-dir`) is used again and again, by one run at a time; otherwise
 each run has its own. Nothing here knows what a log line means.
@@ -21,6 +22,7 @@ from msgspec import Struct
 
 from omnistage_common.errors import SetupError
 from omnistage_common.ids import PipelineName, ReplicaId, StageName
+from omnistage_common.pipeline.assignments import assignment_of, encode_assignment
 from omnistage_common.pipeline.plan import PipelinePlan, encode_plan
 
 __all__ = ["Endpoint", "RunDirectory", "default_directory", "last_lines"]
@@ -82,7 +84,14 @@ class RunDirectory:
     def write(self, plan: PipelinePlan, endpoints: tuple[Endpoint, ...]) -> None:
         """Writes what the processes read."""
         self.plan.write_bytes(encode_plan(plan))
+        for stage in plan.stages:
+            assignment = encode_assignment(assignment_of(plan, stage.name))
+            self.assignment(stage.name).write_bytes(assignment)
         self.endpoints.write_bytes(msgspec.json.encode({"replicas": endpoints}))
+
+    def assignment(self, stage: StageName) -> Path:
+        """What the replicas of a stage read."""
+        return self.root / f"stage-{stage}.json"
 
     def new_log(self, name: str) -> Path:
         """The log of a process for this run; the previous run's is kept beside it."""

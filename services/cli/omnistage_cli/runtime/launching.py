@@ -104,8 +104,7 @@ def _replica(
     address = str(Address(host=LOOPBACK, port=listen))
     arguments = (
         *launch.stage,
-        *("--plan", str(directory.plan)),
-        *("--stage", stage.name),
+        *("--assignment", str(directory.assignment(stage.name))),
         *("--replica", name),
         *("--listen", address),
         *("--metrics", str(Address(host=LOOPBACK, port=metrics))),

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -9,28 +10,71 @@ from msgspec.structs import replace
 from omnistage_common.ids import EngineName, Revision
 from omnistage_common.pipeline.origins import OriginLog
 from omnistage_common.pipeline.overrides import NestedArg
-from omnistage_common.pipeline.plan import InputPlan, Limits, Origin, ProducePlan, StagePlan
-from omnistage_common.pipeline.quantities import bytes_of
+from omnistage_common.pipeline.plan import (
+    InputPlan,
+    Limits,
+    Origin,
+    ProducePlan,
+    ReceivePlan,
+    StagePlan,
+    TransportChoice,
+)
+from omnistage_common.pipeline.quantities import bytes_of, seconds_of
 from omnistage_common.pipeline.resources import (
     EnvVar,
     StageDefaults,
     StageRuntimeSpec,
     StageSettings,
+    StageSpec,
+    TimeoutSettings,
 )
 from omnistage_common.pipeline.revisions import stage_revision
 from omnistage_common.pipeline.selecting import Selection, StageSelection
 
-__all__ = ["final_variables", "resolve_stage"]
+__all__ = ["Surroundings", "final_variables", "resolve_stage", "surroundings_of_shared"]
 
 _IN_STAGE_PLAN: Final = {"engine", "engine_args", "env"}
 """Fields of a runtime that the plan holds; the others shape pods."""
+_USUAL_DRAIN: Final = seconds_of(TimeoutSettings().drain)
 
 
-def resolve_stage(selection: Selection, stage: StageSelection, log: OriginLog) -> StagePlan:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What a stage gets from the graph around it; a shared stage says all of it by itself."""
+
+    receives: tuple[ReceivePlan, ...]
+    """Ordered by name."""
+    drain: float
+    """Seconds."""
+    transport: TransportChoice
+
+
+def surroundings_of_shared(spec: StageSpec) -> Surroundings:
+    """What a stage that stands by itself says of its surroundings."""
+    return Surroundings(
+        receives=tuple(
+            ReceivePlan(
+                name=each.name,
+                kind=each.kind,
+                mode=each.mode,
+                context_frames=each.context_frames,
+            )
+            for each in sorted(spec.receives, key=lambda each: each.name)
+        ),
+        drain=seconds_of(spec.drain),
+        transport=spec.transfer.transport,
+    )
+
+
+def resolve_stage(
+    selection: Selection, stage: StageSelection, log: OriginLog, around: Surroundings
+) -> StagePlan:
     """The final values of one stage; its layers have no problems."""
+    if stage.shared is not None:
+        around = surroundings_of_shared(stage.shared.resource.spec)
     template = stage.template
     path = f"stages.{template.name}"
-    for name in ("execution", "consumes", "produces"):
+    for name in ("execution", "consumes", "produces", "receives"):
         log.note(f"{path}.{name}", selection.graph.origin)
     plan = StagePlan(
         name=template.name,
@@ -47,8 +91,9 @@ def resolve_stage(selection: Selection, stage: StageSelection, log: OriginLog) -
         limits=_limits(selection, stage, log),
         env=_env(selection, stage, log),
         revision=Revision(""),
+        receives=around.receives,
     )
-    return replace(plan, revision=stage_revision(plan, _pod(selection, stage)))
+    return replace(plan, revision=stage_revision(plan, _pod(selection, stage, around)))
 
 
 def _defaults(stage: StageSelection) -> StageDefaults:
@@ -178,7 +223,7 @@ def _limits(selection: Selection, stage: StageSelection, log: OriginLog) -> Limi
     )
 
 
-def _pod(selection: Selection, stage: StageSelection) -> dict[str, object]:
+def _pod(selection: Selection, stage: StageSelection, around: Surroundings) -> dict[str, object]:
     """What shapes a stage's pods beside its plan, as JSON values without defaults."""
     pod: dict[str, object] = {}
     runtime = _runtime(stage)
@@ -186,6 +231,10 @@ def _pod(selection: Selection, stage: StageSelection) -> dict[str, object]:
         pod = runtime.model_dump(
             mode="json", by_alias=True, exclude=_IN_STAGE_PLAN, exclude_defaults=True
         )
+    if around.drain != _USUAL_DRAIN:
+        pod["drain"] = around.drain
+    if around.transport is not TransportChoice.AUTO:
+        pod["transport"] = around.transport.value
     for each in stage.written:
         if each.settings.parallelism is not None:
             pod["parallelism"] = each.settings.parallelism.model_dump(exclude_defaults=True)

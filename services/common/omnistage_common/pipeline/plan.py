@@ -1,11 +1,12 @@
-"""The plan: the resolved, immutable document that gateway and stages execute.
+"""The plan: the resolved, immutable document that a gateway executes.
 
 Every value in it is final. Where each came from is kept beside it (`PipelinePlan.origins`), so that
 `omnistage render` can say so. Plans are msgspec structs, not pydantic models: a stage reads its part
-at start-up and must stay small. They travel as JSON; `encode_plan` and `decode_plan` are exact
-inverses.
+(`omnistage_common.pipeline.assignments`) at start-up and must stay small. They travel as JSON;
+`encode_plan` and `decode_plan` are exact inverses.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,14 @@ __all__ = [
     "OutputPlan",
     "PipelinePlan",
     "ProducePlan",
+    "ReceivePlan",
     "StagePlan",
     "Timeouts",
     "TransportChoice",
     "decode_plan",
     "encode_plan",
     "read_plan",
+    "received_by",
 ]
 
 
@@ -106,6 +109,16 @@ class InputPlan(Struct, frozen=True, kw_only=True):
     """The stage also runs on requests that do not bring it."""
 
 
+class ReceivePlan(Struct, frozen=True, kw_only=True):
+    """Something a stage takes from other stages: the consumer's side of an edge."""
+
+    name: OutputName
+    kind: PayloadKind
+    mode: EdgeMode = EdgeMode.FULL
+    context_frames: int = 0
+    """Frames before a chunk that a decoder without state looks at again."""
+
+
 class ProducePlan(Struct, frozen=True, kw_only=True):
     """Something a stage makes."""
 
@@ -141,7 +154,9 @@ class StagePlan(Struct, frozen=True, kw_only=True):
     limits: Limits
     env: dict[str, str]
     revision: Revision
-    """Content hash of everything above except `replicas`."""
+    """Content hash of everything that makes its pods: not of `name` and `replicas`."""
+    receives: tuple[ReceivePlan, ...] = ()
+    """By name; an output that several stages make arrives under one name."""
 
 
 class ChunkPlan(Struct, frozen=True, kw_only=True):
@@ -168,6 +183,21 @@ class EdgePlan(Struct, frozen=True, kw_only=True):
     out."""
     chunk: ChunkPlan | None = None
     """None for pieces as they are made; always None on a `Full` edge."""
+
+
+def received_by(consumer: StageName, edges: Iterable[EdgePlan]) -> tuple[ReceivePlan, ...]:
+    """What edges bring to a stage, ordered by name: once, however many stages make it."""
+    found = {
+        edge.output: ReceivePlan(
+            name=edge.output,
+            kind=edge.kind,
+            mode=edge.mode,
+            context_frames=edge.chunk.context_frames if edge.chunk else 0,
+        )
+        for edge in edges
+        if edge.consumer == consumer
+    }
+    return tuple(found[name] for name in sorted(found))
 
 
 class OutputPlan(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ The text has passed its pattern in `omnistage_common.pipeline.resources.values` 
 import re
 from typing import Final
 
-__all__ = ["bytes_of", "seconds_of"]
+__all__ = ["bytes_of", "duration_of", "seconds_of"]
 
 _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNIT_BYTES: Final = {
@@ -29,6 +29,14 @@ def seconds_of(duration: str) -> float:
     return sum(
         int(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION_PART.findall(duration)
     )
+
+
+def duration_of(seconds: float) -> str:
+    """The duration of that many seconds, to a millisecond: what `seconds_of` reads."""
+    milliseconds = round(seconds * 1000)
+    if milliseconds % 1000:
+        return f"{milliseconds // 1000}s{milliseconds % 1000}ms"
+    return f"{milliseconds // 1000}s"
 
 
 def bytes_of(quantity: str) -> int:

@@ -7,14 +7,14 @@ below the template's own model of a stage, for it is meant for the stages that h
 `Stage` stands for itself: the template's defaults do not reach into it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from omnistage_common.ids import ModelName, PipelineName, Revision
+from omnistage_common.ids import ModelName, PipelineName, Revision, StageName
 from omnistage_common.pipeline.graph import successors_of, topological_order
 from omnistage_common.pipeline.loading import Resources
-from omnistage_common.pipeline.merging import resolve_stage
+from omnistage_common.pipeline.merging import Surroundings, resolve_stage
 from omnistage_common.pipeline.origins import OriginLog
 from omnistage_common.pipeline.overrides import Override, command_line_of
 from omnistage_common.pipeline.plan import (
@@ -27,6 +27,7 @@ from omnistage_common.pipeline.plan import (
     StagePlan,
     Timeouts,
     TransportChoice,
+    received_by,
 )
 from omnistage_common.pipeline.problems import ResourceProblems, raise_errors
 from omnistage_common.pipeline.quantities import seconds_of
@@ -35,7 +36,7 @@ from omnistage_common.pipeline.revisions import pipeline_revision
 from omnistage_common.pipeline.selecting import Selection, choose_pipeline, select
 from omnistage_common.pipeline.validation import selection_problems
 
-__all__ = ["resolve"]
+__all__ = ["plan_of", "resolve", "selected"]
 
 
 def resolve(
@@ -54,32 +55,52 @@ def resolve(
     Raises:
         ResourceProblems: With every error of the files and of this pipeline.
     """
+    return plan_of(selected(resources, pipeline=pipeline, overrides=overrides))
+
+
+def selected(
+    resources: Resources,
+    *,
+    pipeline: PipelineName | None = None,
+    overrides: Sequence[Override] = (),
+    in_cluster: bool = False,
+) -> Selection:
+    """What one pipeline is made of, without errors; see `resolve`."""
     raise_errors(resources.problems)
     command_line, problems = command_line_of(overrides)
     raise_errors(problems)
     selection, problems = select(resources, choose_pipeline(resources, pipeline), command_line)
     if selection is None:
         raise ResourceProblems(problems)
-    raise_errors((*problems, *selection_problems(selection)))
-    return _plan(selection)
+    raise_errors((*problems, *selection_problems(selection, in_cluster=in_cluster)))
+    return selection
 
 
-def _plan(selection: Selection) -> PipelinePlan:
+def plan_of(selection: Selection) -> PipelinePlan:
+    """The plan of a pipeline without errors."""
     metadata = selection.document.resource.metadata
     log = OriginLog()
     topology = selection.graph.topology
+    edges, transport = _edges(selection, log), _transport(selection, log)
+    timeouts = Timeouts(
+        request=_timeout(selection, "request", log), drain=_timeout(selection, "drain", log)
+    )
+    around = {
+        stage.name: Surroundings(
+            receives=received_by(stage.name, edges), drain=timeouts.drain, transport=transport
+        )
+        for stage in topology.stages
+    }
     plan = PipelinePlan(
         name=PipelineName(metadata.name),
         namespace=metadata.namespace,
         served_names=_served_names(selection, log),
-        stages=_stages(selection, log),
-        edges=_edges(selection, log),
+        stages=_stages(selection, log, around),
+        edges=edges,
         outputs=_outputs(topology),
-        timeouts=Timeouts(
-            request=_timeout(selection, "request", log), drain=_timeout(selection, "drain", log)
-        ),
+        timeouts=timeouts,
         revision=Revision(""),
-        transport=_transport(selection, log),
+        transport=transport,
         origins=log.origins,
     )
     log.note("name", Origin.PIPELINE)
@@ -98,7 +119,9 @@ def _served_names(selection: Selection, log: OriginLog) -> tuple[ModelName, ...]
     )
 
 
-def _stages(selection: Selection, log: OriginLog) -> tuple[StagePlan, ...]:
+def _stages(
+    selection: Selection, log: OriginLog, around: Mapping[StageName, Surroundings]
+) -> tuple[StagePlan, ...]:
     topology = selection.graph.topology
     successors = successors_of(
         [stage.name for stage in topology.stages],
@@ -106,7 +129,8 @@ def _stages(selection: Selection, log: OriginLog) -> tuple[StagePlan, ...]:
     )
     by_name = {stage.template.name: stage for stage in selection.stages}
     return tuple(
-        resolve_stage(selection, by_name[name], log) for name in topological_order(successors)
+        resolve_stage(selection, by_name[name], log, around[name])
+        for name in topological_order(successors)
     )
 
 

@@ -21,7 +21,8 @@ __all__ = ["pipeline_revision", "stage_revision"]
 
 _LENGTH: Final = 10
 """Hexadecimal digits: 40 bits, short enough for the name of a Deployment."""
-_NOT_IN_STAGE: Final = frozenset({"replicas", "revision"})
+_NOT_IN_STAGE: Final = frozenset({"name", "replicas", "revision"})
+"""A stage is the same whatever it is called by those who use it."""
 _NOT_IN_PIPELINE: Final = frozenset({"revision", "origins"})
 
 
@@ -29,7 +30,7 @@ def stage_revision(stage: StagePlan, pod: Mapping[str, object]) -> Revision:
     """The revision of a stage.
 
     Args:
-        stage: Everything final; its `replicas` and `revision` do not count.
+        stage: Everything final; its name, `replicas` and `revision` do not count.
         pod: What else shapes its pods (image, resources, placement), as JSON values.
     """
     return _digest({"stage": _content(stage, _NOT_IN_STAGE), "pod": _canonical(pod)})

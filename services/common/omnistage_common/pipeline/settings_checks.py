@@ -6,11 +6,13 @@ from pydantic.alias_generators import to_camel
 
 from omnistage_common.pipeline.graph import duplicates
 from omnistage_common.pipeline.loading import Document
+from omnistage_common.pipeline.plan import EdgeMode
 from omnistage_common.pipeline.problems import Place, Problem, shown
 from omnistage_common.pipeline.quantities import seconds_of
 from omnistage_common.pipeline.resources import (
     EnvVar,
     Port,
+    ReceivedPort,
     RequestInput,
     Stage,
     StageOverride,
@@ -29,7 +31,7 @@ def settings_problems(selection: Selection) -> tuple[Problem, ...]:
         found += _spec(spec)
     for stage in selection.stages:
         found += _engine(stage)
-        found += _shared(stage)
+        found += _shared(selection, stage)
         for written in stage.written:
             if isinstance(written.settings, StageOverride):
                 found += stage_settings_problems(written.settings, written.place)
@@ -114,7 +116,7 @@ def _runtime_place(layers: Sequence[Written]) -> Place:
     return naming[-1].place.at("runtime", "name")
 
 
-def _shared(stage: StageSelection) -> Iterator[Problem]:
+def _shared(selection: Selection, stage: StageSelection) -> Iterator[Problem]:
     """What `stageRef` names fits in, and stands for itself."""
     if stage.shared is None:
         return
@@ -124,6 +126,7 @@ def _shared(stage: StageSelection) -> Iterator[Problem]:
             continue
         where = written.place.at("stageRef", "name")
         yield from _fits(stage.template, stage.shared, where)
+        yield from _receives(selection, stage.template, stage.shared, where)
         for key in sorted(settings.model_fields_set - {"name", "stage_ref"}):
             yield written.place.at(to_camel(key)).problem(
                 "is set beside `stageRef`", f"set it in the Stage {_name(stage.shared)}"
@@ -148,6 +151,42 @@ def _fits(template: StageTemplate, shared: Document[Stage], where: Place) -> Ite
                 f"names a Stage that {key} {has}, but {template.name} {key} {wants}",
                 f"make the Stage {name} and the topology agree",
             )
+
+
+def _receives(
+    selection: Selection, template: StageTemplate, shared: Document[Stage], where: Place
+) -> Iterator[Problem]:
+    """A Stage takes what the edges of a pipeline bring, as they bring it; it may take more."""
+    topology = selection.graph.topology
+    kinds = {
+        (stage.name, port.name): port.kind for stage in topology.stages for port in stage.produces
+    }
+    taken = {each.name: each for each in shared.resource.spec.receives}
+    for edge in topology.edges:
+        kind = kinds.get((edge.producer, edge.output))
+        if edge.consumer != template.name or kind is None:
+            continue
+        chunk = edge.chunk if selection.chunked else None
+        brought = ReceivedPort(
+            name=edge.output,
+            kind=kind,
+            mode=edge.mode if selection.chunked else EdgeMode.FULL,
+            context_frames=chunk.context_frames if chunk is not None else 0,
+        )
+        if taken.get(edge.output) != brought:
+            name, has = _name(shared), taken.get(edge.output)
+            yield where.problem(
+                f"names a Stage that receives {_received(has)}, but {template.name} receives"
+                f" {_received(brought)}",
+                f"write that under `receives` of the Stage {name}",
+            )
+
+
+def _received(port: ReceivedPort | None) -> str:
+    if port is None:
+        return "no such input"
+    context = f", contextFrames {port.context_frames}" if port.context_frames else ""
+    return f"{port.name} ({port.kind.value}, {port.mode.value}{context})"
 
 
 def _listed(ports: Sequence[RequestInput] | Sequence[Port]) -> str:

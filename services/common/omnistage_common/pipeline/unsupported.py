@@ -1,4 +1,4 @@
-"""What the API knows and the local runtime of this release does not do: said, never ignored.
+"""What the API knows and this release, or its local runtime, does not do: said, never ignored.
 
 Each function is one gap. It goes when its feature comes, and nothing else needs to change.
 """
@@ -13,9 +13,9 @@ from omnistage_common.pipeline.selecting import Selection, StageSelection
 __all__ = ["unsupported_problems"]
 
 
-def unsupported_problems(selection: Selection) -> tuple[Problem, ...]:
-    """Everything in a pipeline that would not be done as it is written."""
-    gaps = (_parallelism, _secrets, _no_replicas, _autoscaling)
+def unsupported_problems(selection: Selection, *, in_cluster: bool) -> tuple[Problem, ...]:
+    """Everything in a pipeline that would not be done as it is written, in a cluster or locally."""
+    gaps = (_parallelism,) if in_cluster else (_parallelism, _secrets, _no_replicas, _autoscaling)
     return tuple(problem for gap in gaps for problem in gap(selection))
 
 

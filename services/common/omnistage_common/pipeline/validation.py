@@ -1,7 +1,7 @@
 """Everything wrong with resources, found without running anything.
 
 `check` looks at all that a set of files holds, used or not; `selection_problems` at one pipeline and
-what it is made of. Errors keep a pipeline from being resolved, warnings do not.
+what it is made of, `stage_problems` at its stages alone. Errors keep a pipeline from being resolved, warnings do not.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from omnistage_common.pipeline.settings_checks import (
 from omnistage_common.pipeline.topology_checks import topology_problems
 from omnistage_common.pipeline.unsupported import unsupported_problems
 
-__all__ = ["check", "selection_problems"]
+__all__ = ["check", "selection_problems", "stage_problems"]
 
 
 def check(resources: Resources, *, overrides: Sequence[Override] = ()) -> tuple[Problem, ...]:
@@ -43,14 +43,21 @@ def check(resources: Resources, *, overrides: Sequence[Override] = ()) -> tuple[
     return tuple(sorted(dict.fromkeys(found), key=lambda each: (each.file, each.line)))
 
 
-def selection_problems(selection: Selection) -> tuple[Problem, ...]:
+def selection_problems(selection: Selection, *, in_cluster: bool = False) -> tuple[Problem, ...]:
     """Every problem of one pipeline whose references are good."""
     return (
         *topology_problems(selection.graph),
+        *stage_problems(selection, in_cluster=in_cluster),
+        *_nested_problems(selection),
+    )
+
+
+def stage_problems(selection: Selection, *, in_cluster: bool) -> tuple[Problem, ...]:
+    """Every problem of the stages of a pipeline, apart from the graph that they form."""
+    return (
         *_parts_problems(selection),
         *settings_problems(selection),
-        *_nested_problems(selection),
-        *unsupported_problems(selection),
+        *unsupported_problems(selection, in_cluster=in_cluster),
     )
 
 

@@ -212,6 +212,7 @@ kind: Stage
 metadata: {name: voice}
 spec:
   execution: Generation
+  receives: [{name: hidden, kind: hidden_states}]
   runtime: {name: small-node}
   produces: [{name: speech, kind: waveform}]
   replicas: 2

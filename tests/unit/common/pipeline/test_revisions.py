@@ -15,6 +15,7 @@ from omnistage_common.pipeline.plan import (
     InputPlan,
     Limits,
     ProducePlan,
+    ReceivePlan,
     StagePlan,
 )
 from omnistage_common.pipeline.revisions import stage_revision
@@ -48,14 +49,13 @@ def revision(stage: StagePlan = STAGE, pod: Mapping[str, object] | None = None) 
 
 def test_revisions_stay_what_they_are_from_release_to_release() -> None:
     """A change here rolls every pod of everybody at the next upgrade: it must be meant."""
-    assert revision() == "6052c9e2b4"
-    assert plan_of().revision == "ae3f16398c"
+    assert revision() == "701c3a13c0"
+    assert plan_of().revision == "7e27a4ee2a"
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"name": StageName("other")},
         {"execution": Execution.GENERATION},
         {"engine": EngineName("simulated")},
         {"engine_args": {"max_model_len": 2049, "gpu_memory_utilization": 0.9}},
@@ -65,6 +65,7 @@ def test_revisions_stay_what_they_are_from_release_to_release() -> None:
         {"limits": Limits(max_running=9, max_queued=64, slab_bytes=2**26)},
         {"env": {"A": "2"}},
         {"env": {}},
+        {"receives": (ReceivePlan(name=OutputName("codes"), kind=PayloadKind.CODEC_FRAMES),)},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -75,6 +76,10 @@ def test_whatever_makes_a_pod_changes_its_revision(changes: dict[str, Any]) -> N
 def test_what_the_runtime_adds_to_a_pod_changes_its_revision() -> None:
     assert revision(pod={"image": "a"}) != revision()
     assert revision(pod={"image": "a"}) != revision(pod={"image": "b"})
+
+
+def test_what_it_is_called_does_not() -> None:
+    assert revision(replace(STAGE, name=StageName("other"))) == revision()
 
 
 @given(st.integers(1, 1024), st.text(max_size=10))

@@ -350,6 +350,7 @@ kind: Stage
 metadata: {name: voice}
 spec:
   execution: Generation
+  receives: [{name: hidden, kind: hidden_states}]
   engine: simulated
   produces: [{name: speech, kind: waveform}]
   replicas: 2
@@ -376,7 +377,7 @@ def test_a_shared_stage_that_fits_is_no_problem() -> None:
     ("change", "problem"),
     [
         (
-            ("  execution: Generation\n  engine", "  execution: Diffusion\n  engine"),
+            ("  execution: Generation\n  receives", "  execution: Diffusion\n  receives"),
             ("p.yaml:52: spec.stages[talker].stageRef.name: names a Stage that is "
             f"{Execution.DIFFUSION.value}, but talker is Generation (name another Stage)"),
         ),
@@ -387,13 +388,25 @@ def test_a_shared_stage_that_fits_is_no_problem() -> None:
             "topology agree)"),
         ),
         (
+            ("  receives: [{name: hidden, kind: hidden_states}]\n", ""),
+            ("p.yaml:52: spec.stages[talker].stageRef.name: names a Stage that receives no such "
+            "input, but talker receives hidden (hidden_states, Full) (write that under `receives` "
+            "of the Stage voice)"),
+        ),
+        (
+            ("kind: hidden_states}]\n", "kind: hidden_states, mode: Stream, contextFrames: 2}]\n"),
+            ("p.yaml:52: spec.stages[talker].stageRef.name: names a Stage that receives hidden "
+            "(hidden_states, Stream, contextFrames 2), but talker receives hidden (hidden_states, "
+            "Full) (write that under `receives` of the Stage voice)"),
+        ),
+        (
             ("stageRef: {name: voice}\n", "stageRef: {name: voice}\n      replicas: 3\n"),
             ("p.yaml:53: spec.stages[talker].replicas: is set beside `stageRef` (set it in the "
             "Stage voice)"),
         ),
         (
             ("  replicas: 2\n", "  replicas: 2\n  autoscaling: {maxReplicas: 3}\n"),
-            "p.yaml:61: spec.replicas: is 2 beside `autoscaling` (keep one of them)",
+            "p.yaml:62: spec.replicas: is 2 beside `autoscaling` (keep one of them)",
         ),
     ],
 )  # fmt: skip

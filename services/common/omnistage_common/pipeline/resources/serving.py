@@ -9,7 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from omnistage_common.pipeline.plan import Execution, TransportChoice
+from omnistage_common.payloads import PayloadKind
+from omnistage_common.pipeline.plan import EdgeMode, Execution, TransportChoice
 from omnistage_common.pipeline.resources.topology import Port, RequestInput, Topology
 from omnistage_common.pipeline.resources.values import (
     Duration,
@@ -19,6 +20,7 @@ from omnistage_common.pipeline.resources.values import (
     LimitsOverride,
     Model,
     ModelUri,
+    PortName,
     Reference,
     ServedName,
     StageId,
@@ -29,6 +31,7 @@ __all__ = [
     "InferencePipelineSpec",
     "ModelSettings",
     "Parallelism",
+    "ReceivedPort",
     "Rollout",
     "RolloutStrategy",
     "StageOverride",
@@ -85,6 +88,28 @@ class StageSettings(Model):
     """Bounds of one replica."""
 
 
+class Transfer(Model):
+    """How tensors move between stages."""
+
+    transport: TransportChoice = TransportChoice.AUTO
+    """`Auto`: the best that each pair of replicas can do. `RDMA`, `TCP`: Mooncake, over that.
+    `SharedMemory`: within a host only. `Stream`: a gRPC byte stream, always."""
+
+
+class ReceivedPort(Model):
+    """Something a stage takes from other stages."""
+
+    name: PortName
+    """Name of the output of the producer, which is also the name under which it arrives."""
+    kind: PayloadKind
+    """What it is."""
+    mode: EdgeMode = EdgeMode.FULL
+    """`Full`: once, when the producer has ended. `Stream`: chunk by chunk, while it runs."""
+    context_frames: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Frames before a chunk that a decoder without state looks at again; 0 for one that keeps what
+    it needs."""
+
+
 class StageSpec(StageSettings):
     """A stage that stands by itself, so that several pipelines can share it."""
 
@@ -94,8 +119,14 @@ class StageSpec(StageSettings):
     """Engine that computes the stage; a runtime, where one is named, must run the same."""
     consumes: Annotated[tuple[RequestInput, ...], Field(max_length=8)] = ()
     """What it takes from the request itself."""
+    receives: Annotated[tuple[ReceivedPort, ...], Field(max_length=32)] = ()
+    """What it takes from other stages."""
     produces: Annotated[tuple[Port, ...], Field(min_length=1, max_length=8)]
     """What it makes."""
+    drain: Duration = "30s"
+    """Grace for running requests when a replica goes."""
+    transfer: Transfer = Transfer()
+    """How it may read tensors of other stages."""
 
 
 class StageOverride(StageSettings):
@@ -131,14 +162,6 @@ class TimeoutSettings(Model):
     """From a request's head to its last byte; afterwards the client gets 504."""
     drain: Duration = "30s"
     """Grace for running requests when a replica goes."""
-
-
-class Transfer(Model):
-    """How tensors move between stages."""
-
-    transport: TransportChoice = TransportChoice.AUTO
-    """`Auto`: the best that each pair of replicas can do. `RDMA`, `TCP`: Mooncake, over that.
-    `SharedMemory`: within a host only. `Stream`: a gRPC byte stream, always."""
 
 
 class RolloutStrategy(Enum):
