@@ -6,7 +6,7 @@ inside.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -35,6 +35,7 @@ __all__ = [
     "UnreadableFile",
     "load_file",
     "load_files",
+    "load_objects",
     "load_text",
     "parse_model",
 ]
@@ -45,6 +46,7 @@ _SERVER_OWNED: Final = frozenset(
         "deletionGracePeriodSeconds",
         "deletionTimestamp",
         "finalizers",
+        "generateName",
         "generation",
         "managedFields",
         "ownerReferences",
@@ -152,6 +154,22 @@ def load_text(text: str, *, file: str) -> Resources:
     return _grouped(documents, problems=tuple(found), broken=frozenset(broken))
 
 
+def load_objects(objects: Iterable[Mapping[str, object]]) -> Resources:
+    """The resources of a cluster's objects, and what is wrong with them; places are fields."""
+    documents: list[Document[Resource]] = []
+    found: list[Problem] = []
+    broken: set[tuple[str, str]] = set()
+    for each in objects:
+        source = Source(file="/".join(_identity_of(each)), data=dict(each))
+        resource, wrong = _parsed(source)
+        found.extend(wrong)
+        if resource is not None:
+            documents.append(Document(resource=resource, source=source))
+        else:
+            broken.add(_identity_of(each))
+    return _grouped(documents, problems=tuple(found), broken=frozenset(broken))
+
+
 def parse_model(
     model: type[ModelT], data: object, place: Place
 ) -> tuple[ModelT | None, tuple[Problem, ...]]:
@@ -219,7 +237,10 @@ def _as_written(data: dict[str, object]) -> dict[str, object]:
 
 
 def _identity(source: Source) -> tuple[str, str]:
-    data = source.data if isinstance(source.data, dict) else {}
+    return _identity_of(source.data if isinstance(source.data, dict) else {})
+
+
+def _identity_of(data: Mapping[str, object]) -> tuple[str, str]:
     metadata = data.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     return str(data.get("kind")), str(name)

@@ -107,7 +107,12 @@ def plan_of(selection: Selection) -> PipelinePlan:
     named = "namespace" in metadata.model_fields_set
     log.note("namespace", Origin.PIPELINE if named else Origin.BUILT_IN)
     log.note("outputs", selection.graph.origin)
-    return replace(plan, revision=pipeline_revision(plan))
+    shared = {
+        stage.template.name: stage.shared.resource.metadata.name
+        for stage in selection.stages
+        if stage.shared is not None
+    }
+    return replace(plan, revision=pipeline_revision(plan, shared))
 
 
 def _served_names(selection: Selection, log: OriginLog) -> tuple[ModelName, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from omnistage_common.ids import Revision
+from omnistage_common.ids import Revision, StageName
 from omnistage_common.pipeline.plan import PipelinePlan, StagePlan
 
 __all__ = ["pipeline_revision", "stage_revision"]
@@ -36,10 +36,18 @@ def stage_revision(stage: StagePlan, pod: Mapping[str, object]) -> Revision:
     return _digest({"stage": _content(stage, _NOT_IN_STAGE), "pod": _canonical(pod)})
 
 
-def pipeline_revision(plan: PipelinePlan) -> Revision:
-    """The revision of a pipeline whose stages have theirs."""
+def pipeline_revision(plan: PipelinePlan, shared: Mapping[StageName, str]) -> Revision:
+    """The revision of a pipeline whose stages have theirs.
+
+    Args:
+        plan: Everything final; its `revision` does not count.
+        shared: Stages that a `Stage` serves which other pipelines may use too -> its name: that one
+            can be of the same revision as the pipeline's own and yet runs in other pods.
+    """
     content = _content(plan, _NOT_IN_PIPELINE)
     content["stages"] = [_content(stage, frozenset({"replicas"})) for stage in plan.stages]
+    if shared:
+        content["shared"] = _canonical(shared)
     return _digest(content)
 
 
