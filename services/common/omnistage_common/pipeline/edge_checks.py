@@ -14,14 +14,14 @@ from omnistage_common.pipeline.plan import EdgeMode
 from omnistage_common.pipeline.problems import Place, Problem, closest, shown
 from omnistage_common.pipeline.resources import ChunkPolicy, StageTemplate, Topology, TopologyEdge
 
-__all__ = ["edge_problems", "no_output"]
+__all__ = ["FRAMED_KINDS", "WHOLE_KINDS", "edge_problems", "no_output"]
 
-_WHOLE: Final = frozenset(
+WHOLE_KINDS: Final = frozenset(
     {PayloadKind.CONVERSATION, PayloadKind.IMAGE, PayloadKind.KV_CACHE, PayloadKind.LATENTS}
 )
 """Kinds that mean nothing in pieces, so no `Stream` edge can carry them."""
 
-_WITH_FRAMES: Final = frozenset(
+FRAMED_KINDS: Final = frozenset(
     {
         PayloadKind.CODEC_FRAMES,
         PayloadKind.EMBEDDINGS,
@@ -79,7 +79,7 @@ def _carried(edge: TopologyEdge, producer: StageTemplate, where: Place) -> Itera
             f"{shown(edge.output)} as {shown(kind.value)}",
             f"write `kind: {kind.value}`, or leave it out",
         )
-    if edge.mode is EdgeMode.STREAM and kind in _WHOLE:
+    if edge.mode is EdgeMode.STREAM and kind in WHOLE_KINDS:
         yield where.at("mode").problem(
             f"is `Stream`, but {shown(kind.value)} cannot be handed over in pieces",
             "write `mode: Full`",
@@ -97,8 +97,8 @@ def _chunked(
             "stands on a `Full` edge, which hands over everything at once",
             "write `mode: Stream`, or remove `chunk`",
         )
-    if kind not in _WITH_FRAMES:
-        kinds = ", ".join(sorted(each.value for each in _WITH_FRAMES))
+    if kind not in FRAMED_KINDS:
+        kinds = ", ".join(sorted(each.value for each in FRAMED_KINDS))
         yield where.problem(
             f"stands on an edge of kind {shown(kind.value)}, which has no frames to gather",
             f"remove `chunk`; these have frames: {kinds}",

@@ -17,6 +17,7 @@ from omnistage_common.pipeline.resources import (
     Stage,
     StageOverride,
     StageSettings,
+    StageSpec,
     StageTemplate,
 )
 from omnistage_common.pipeline.selecting import Selection, StageSelection, Written, WrittenSpec
@@ -44,7 +45,8 @@ def stage_settings_problems(settings: StageSettings, place: Place) -> Iterator[P
     scaling = settings.autoscaling
     if scaling is None:
         return
-    if settings.replicas is not None:
+    # A cluster fills in the `replicas` of every Stage, and an autoscaler writes there.
+    if settings.replicas is not None and not isinstance(settings, StageSpec):
         yield place.at("replicas").problem(
             f"is {settings.replicas} beside `autoscaling`", "keep one of them"
         )

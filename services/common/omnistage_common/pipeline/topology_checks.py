@@ -17,7 +17,7 @@ from omnistage_common.pipeline.problems import Place, Problem, Severity, closest
 from omnistage_common.pipeline.resources import Topology
 from omnistage_common.pipeline.selecting import Graph
 
-__all__ = ["REQUEST_INPUTS", "topology_problems"]
+__all__ = ["MODALITY_KINDS", "REQUEST_INPUTS", "topology_problems"]
 
 REQUEST_INPUTS: Final = {
     OutputName("audio"): PayloadKind.WAVEFORM,
@@ -27,12 +27,13 @@ REQUEST_INPUTS: Final = {
 }
 """What a request can bring, and what kind it is."""
 
-_MODALITY_KINDS: Final = {
+MODALITY_KINDS: Final = {
     Modality.TEXT: PayloadKind.TEXT,
     Modality.AUDIO: PayloadKind.WAVEFORM,
     Modality.IMAGE: PayloadKind.IMAGE,
     Modality.VIDEO: PayloadKind.VIDEO,
 }
+"""What a modality is made of."""
 
 
 def topology_problems(graph: Graph) -> tuple[Problem, ...]:
@@ -86,11 +87,11 @@ def _outputs(topology: Topology, place: Place) -> Iterator[Problem]:
         kind = next((port.kind for port in stage.produces if port.name == output.output), None)
         if kind is None:
             yield no_output(output.output, stage, where.at("output"))
-        elif output.modality is not None and kind is not _MODALITY_KINDS[output.modality]:
+        elif output.modality is not None and kind is not MODALITY_KINDS[output.modality]:
             yield where.at("modality").problem(
                 f"is {shown(output.modality.value)}, but {output.stage} makes "
                 f"{shown(output.output)} as {shown(kind.value)}",
-                f"name an output of kind `{_MODALITY_KINDS[output.modality].value}`",
+                f"name an output of kind `{MODALITY_KINDS[output.modality].value}`",
             )
         elif output.modality is None and kind is not PayloadKind.TEXT:
             yield where.at("modality").problem(

@@ -373,6 +373,14 @@ def test_a_shared_stage_that_fits_is_no_problem() -> None:
     assert lines_of(with_shared()) == []
 
 
+def test_a_stage_may_have_a_number_of_replicas_beside_its_autoscaler() -> None:
+    both = ("  replicas: 2\n", "  replicas: 2\n  autoscaling: {maxReplicas: 3}\n")
+
+    (warning,) = lines_of(with_shared(both))
+
+    assert "needs a cluster" in warning
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -405,8 +413,9 @@ def test_a_shared_stage_that_fits_is_no_problem() -> None:
             "Stage voice)"),
         ),
         (
-            ("  replicas: 2\n", "  replicas: 2\n  autoscaling: {maxReplicas: 3}\n"),
-            "p.yaml:62: spec.replicas: is 2 beside `autoscaling` (keep one of them)",
+            ("  replicas: 2\n", "  autoscaling: {minReplicas: 4, maxReplicas: 3}\n"),
+            ("p.yaml:62: spec.autoscaling.minReplicas: is 4, which is more than maxReplicas 3 "
+            "(make it at most as many)"),
         ),
     ],
 )  # fmt: skip

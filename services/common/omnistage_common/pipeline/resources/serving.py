@@ -113,6 +113,8 @@ class ReceivedPort(Model):
 class StageSpec(StageSettings):
     """A stage that stands by itself, so that several pipelines can share it."""
 
+    replicas: Annotated[int, Field(ge=0, le=1024)] | None = None
+    """Number of replicas; where `autoscaling` is set, the autoscaler writes it."""
     execution: Execution
     """How it computes; a pipeline that names it must expect the same."""
     engine: EngineId | None = None
