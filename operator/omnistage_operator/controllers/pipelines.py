@@ -4,14 +4,15 @@ Everything that is decided is decided in `omnistage_operator.planning.pipelines`
 woken by what, found by indexes, so that a change costs the pipelines that it concerns and no others.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from enum import Enum
 from typing import Final
 
 from omnistage_common.ids import ModelName
 from omnistage_operator.cluster.applying import Applier
-from omnistage_operator.cluster.caching import Caches
-from omnistage_operator.control.controller import DONE, Result, Source, own_key, owner_keys
+from omnistage_operator.cluster.caches import Caches
+from omnistage_operator.cluster.recording import Recorder
+from omnistage_operator.control.controlling import DONE, Result, Source, owner_keys
 from omnistage_operator.control.kinds import (
     CONFIG_MAPS,
     INFERENCE_PIPELINES,
@@ -20,9 +21,9 @@ from omnistage_operator.control.kinds import (
     PODS,
     STAGE_RUNTIMES,
     STAGES,
-    kind_of,
 )
 from omnistage_operator.control.manifests import Manifest, ObjectKey, key_of, uid_of
+from omnistage_operator.controllers.announcing import announce
 from omnistage_operator.controllers.clock import now
 from omnistage_operator.planning.gateways import elder, live_gateways, served_names
 from omnistage_operator.planning.pipelines import (
@@ -33,6 +34,10 @@ from omnistage_operator.planning.pipelines import (
 from omnistage_operator.planning.settings import OperatorSettings
 
 __all__ = ["PIPELINE_INDEXES", "STAGE_INDEXES", "PipelineReconciler"]
+
+
+_GATEWAYS_OWN: Final = frozenset({"gateways"})
+"""Fields of a pipeline's status that gateways write."""
 
 
 class _Index(Enum):
@@ -79,7 +84,9 @@ STAGE_INDEXES: Final = {_Index.RUNTIME.value: _stage_runtime}
 class PipelineReconciler:
     """Brings one pipeline to what its spec says, as far as it goes now."""
 
-    def __init__(self, caches: Caches, applier: Applier, settings: OperatorSettings) -> None:
+    def __init__(
+        self, caches: Caches, applier: Applier, recorder: Recorder, settings: OperatorSettings
+    ) -> None:
         self._pipelines = caches.store(INFERENCE_PIPELINES)
         self._templates = caches.store(PIPELINE_TEMPLATES)
         self._runtimes = caches.store(STAGE_RUNTIMES)
@@ -88,19 +95,20 @@ class PipelineReconciler:
         self._policies = caches.store(NETWORK_POLICIES)
         self._pods = caches.store(PODS)
         self._applier = applier
+        self._recorder = recorder
         self._settings = settings
 
     def sources(self, caches: Caches) -> tuple[Source, ...]:
-        """Whose changes concern which pipelines."""
+        """Whose changes concern which pipelines, besides their own."""
         of_pipeline = owner_keys(INFERENCE_PIPELINES)
         return (
-            Source(caches.informer(INFERENCE_PIPELINES), self._rivals),
-            Source(caches.informer(PIPELINE_TEMPLATES), self._by_template),
-            Source(caches.informer(STAGE_RUNTIMES), self._by_runtime),
-            Source(caches.informer(STAGES), self._by_stage),
-            Source(caches.informer(CONFIG_MAPS), of_pipeline),
-            Source(caches.informer(NETWORK_POLICIES), of_pipeline),
-            Source(caches.informer(PODS), self._by_gateway),
+            Source(caches.watch(INFERENCE_PIPELINES), self._rivals),
+            Source(caches.watch(PIPELINE_TEMPLATES), self._by_template),
+            Source(caches.watch(STAGE_RUNTIMES), self._by_runtime),
+            Source(caches.watch(STAGES), self._by_stage),
+            Source(caches.watch(CONFIG_MAPS), of_pipeline),
+            Source(caches.watch(NETWORK_POLICIES), of_pipeline),
+            Source(caches.watch(PODS), self._by_gateway),
         )
 
     async def reconcile(self, key: ObjectKey) -> Result:
@@ -111,15 +119,14 @@ class PipelineReconciler:
         observed = self._observed(pipeline)
         decision = plan_pipeline(observed, now=now())
         await self._applier.apply_all([dict(each) for each in decision.apply])
-        seen = {
-            uid_of(each): each for each in (*observed.plans, *observed.stages, *observed.policies)
-        }
+        every = (*observed.plans, *observed.stages, *observed.policies)
+        seen = {each["metadata"]["uid"]: dict(each) for each in every}
         for gone in decision.delete:
-            await self._applier.delete(dict(seen[gone.uid]))
+            await self._applier.delete(seen[gone.uid])
         if decision.status is not None:
-            await self._applier.write_status(
-                pipeline, dict(decision.status), foreign=frozenset({"gateways"})
-            )
+            status = dict(decision.status)
+            if await self._applier.write_status(pipeline, status, foreign=_GATEWAYS_OWN):
+                announce(self._recorder, pipeline, status)
         return DONE
 
     def _observed(self, pipeline: Manifest) -> ObservedPipeline:
@@ -143,7 +150,7 @@ class PipelineReconciler:
         )
 
     def _gateways(self) -> tuple[str, ...]:
-        return live_gateways(filter(self._is_gateway, self._pods.all()))
+        return live_gateways(pod for pod in self._pods.all() if self._is_gateway(pod))
 
     def _is_gateway(self, pod: Manifest) -> bool:
         metadata = pod["metadata"]
@@ -161,33 +168,27 @@ class PipelineReconciler:
                 found[name] = str(key_of(dict(first)))
         return found
 
-    def _rivals(self, old: Manifest | None, new: Manifest | None) -> Iterable[ObjectKey]:
-        """The pipeline itself, and those that ask for the same model names."""
-        yield from own_key(old, new)
-        for each in (old, new):
-            for name in served_names(each) if each is not None else ():
-                yield from map(key_of, self._pipelines.find(_Index.SERVED.value, name))
+    def _rivals(self, pipeline: Manifest) -> Iterable[ObjectKey]:
+        """The pipelines that ask for the same model names."""
+        for name in served_names(pipeline):
+            yield from map(key_of, self._pipelines.find(_Index.SERVED.value, name))
 
-    def _by_template(self, old: Manifest | None, new: Manifest | None) -> Iterable[ObjectKey]:
-        for key in own_key(old, new):
-            yield from map(key_of, self._pipelines.find(_Index.TEMPLATE.value, key.name))
+    def _by_template(self, template: Manifest) -> Iterable[ObjectKey]:
+        return map(key_of, self._pipelines.find(_Index.TEMPLATE.value, key_of(template).name))
 
-    def _by_runtime(self, old: Manifest | None, new: Manifest | None) -> Iterable[ObjectKey]:
-        for key in own_key(old, new):
-            yield from map(key_of, self._pipelines.find(_Index.RUNTIME.value, key.name))
-            for stage in self._stages.find(_Index.RUNTIME.value, key.name):
-                yield from self._sharing(key_of(stage))
+    def _by_runtime(self, runtime: Manifest) -> Iterable[ObjectKey]:
+        name = key_of(runtime).name
+        yield from map(key_of, self._pipelines.find(_Index.RUNTIME.value, name))
+        for stage in self._stages.find(_Index.RUNTIME.value, name):
+            yield from self._sharing(stage)
 
-    def _by_stage(self, old: Manifest | None, new: Manifest | None) -> Iterable[ObjectKey]:
-        yield from owner_keys(INFERENCE_PIPELINES)(old, new)
-        for key in own_key(old, new):
-            yield from self._sharing(key)
+    def _by_stage(self, stage: Manifest) -> Iterable[ObjectKey]:
+        yield from owner_keys(INFERENCE_PIPELINES)(stage)
+        yield from self._sharing(stage)
 
-    def _sharing(self, stage: ObjectKey) -> Iterable[ObjectKey]:
-        return map(key_of, self._pipelines.find(_Index.SHARED.value, stage))
+    def _sharing(self, stage: Manifest) -> Iterable[ObjectKey]:
+        return map(key_of, self._pipelines.find(_Index.SHARED.value, key_of(stage)))
 
-    def _by_gateway(self, old: Manifest | None, new: Manifest | None) -> Iterable[ObjectKey]:
-        """Every pipeline, when a gateway came to life or ended."""
-        before = live_gateways([old]) if old is not None and self._is_gateway(old) else ()
-        after = live_gateways([new]) if new is not None and self._is_gateway(new) else ()
-        return map(key_of, self._pipelines.all()) if before != after else ()
+    def _by_gateway(self, pod: Manifest) -> Iterable[ObjectKey]:
+        """Every pipeline: each waits for every gateway."""
+        return map(key_of, self._pipelines.all()) if self._is_gateway(pod) else ()

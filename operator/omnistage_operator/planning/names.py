@@ -3,7 +3,7 @@
 import hashlib
 from typing import Final
 
-__all__ = ["child_name", "shortened"]
+__all__ = ["account_name", "child_name", "service_name", "shortened"]
 
 _LONGEST: Final = 63
 """Characters of a DNS label."""
@@ -21,3 +21,14 @@ def shortened(name: str) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]
     return f"{name[: _LONGEST - _DIGITS - 1].rstrip('-')}-{digest}"
+
+
+def service_name(stage: str, revision: str) -> str:
+    """The name of a stage revision's Service, which must begin with a letter; a stage's need not."""
+    name = child_name(stage, revision)
+    return name if name[0].isalpha() else child_name("stage", name)
+
+
+def account_name(stage: str) -> str:
+    """The name of a stage's ServiceAccount: never that of another's, such as `default`."""
+    return child_name(stage, "stage")

@@ -22,18 +22,12 @@ from omnistage_common.pipeline.resources.status import (
 from omnistage_operator.planning.conditions import Claim, conditions
 from omnistage_operator.planning.decisions import Json
 from omnistage_operator.planning.plans import Service
+from omnistage_operator.planning.reasons import NEEDS_A_CHANGE
 from omnistage_operator.planning.rollout import RolloutStep
 
 __all__ = ["Seen", "StageSeen", "invalid_status", "pipeline_status"]
 
-_STUCK: Final = frozenset(
-    {
-        StageReason.ENGINE_ARGS_REJECTED.value,
-        StageReason.IMAGE_PULL.value,
-        StageReason.CRASH_LOOP.value,
-    }
-)
-"""Reasons that go only when somebody changes something."""
+_STUCK: Final = frozenset(reason.value for reason in NEEDS_A_CHANGE)
 _FOLLOWS: Final = frozenset({StageReason.PROGRESSING.value, StageReason.NOT_ROUTABLE.value})
 """Reasons that often follow from another stage's."""
 _FINE: Final = frozenset({StageReason.READY.value, StageReason.SCALED_TO_ZERO.value})
@@ -199,6 +193,7 @@ def _claims(seen: Seen, stages: Sequence[Mapping[str, Any]]) -> list[Claim]:
     moving = any(phase is not RevisionPhase.SERVING for phase in seen.step.phases.values())
     moving = moving or len(seen.step.phases) > 1
     taken = [f"{name} ({owner})" for name, owner in sorted(seen.taken.items())]
+    available = all(stage.ready for stage in seen.stages)
     ready = not waiting and not taken and seen.step.current == seen.plan.revision
     reason, message = _explained([*stuck, *waiting], taken)
     return [
@@ -206,8 +201,9 @@ def _claims(seen: Seen, stages: Sequence[Mapping[str, Any]]) -> list[Claim]:
         Claim(type="GraphValid", holds=True, reason="Valid"),
         Claim(
             type="StagesAvailable",
-            holds=all(stage.ready for stage in seen.stages),
-            reason=next((each["reason"] for each in waiting), StageReason.READY.value),
+            holds=available,
+            reason="StagesAvailable" if available else reason,
+            message="" if available else message,
         ),
         _routable(seen),
         Claim(

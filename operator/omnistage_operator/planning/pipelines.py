@@ -20,7 +20,7 @@ from omnistage_common.pipeline.resources.status import (
 )
 from omnistage_common.pipeline.standing import StagePlacement, StandingPipeline, stand_alone
 from omnistage_operator.planning.decisions import Decision, Json, reference_to
-from omnistage_operator.planning.names import child_name
+from omnistage_operator.planning.names import child_name, service_name
 from omnistage_operator.planning.peering import peer_policies
 from omnistage_operator.planning.pipeline_status import (
     Seen,
@@ -201,7 +201,7 @@ def _valid(observed: ObservedPipeline, standing: StandingPipeline, now: str) -> 
 
 def _service(pipeline: Json, placement: StagePlacement, revision: Revision) -> Service:
     stage = _stage_name(pipeline, placement)
-    return Service(stage=stage, revision=revision, service=child_name(stage, revision))
+    return Service(stage=stage, revision=revision, service=service_name(stage, revision))
 
 
 def _seen(

@@ -16,17 +16,25 @@ _REMEDIES: Final[dict[StageReason, tuple[str, ...]]] = {
         "Wait; when nothing changes for minutes, look at `kubectl describe` of the newest pod.",
     ),
     StageReason.INSUFFICIENT_CAPACITY: (
-        "Add a node that has what the StageRuntime asks for, or free one: the message says what"
-        " each node lacks.",
+        (
+            "Add a node that has what the StageRuntime asks for, or free one: the message says what"
+            " each node lacks."
+        ),
         "Ask for less in `resources`, `nodeSelector` and `tolerations` of the StageRuntime.",
-        "When a rollout waits for devices that the old revision holds, set"
-        " `rollout.strategy: InPlace` in the pipeline.",
+        (
+            "When a rollout waits for devices that the old revision holds, set"
+            " `rollout.strategy: InPlace` in the pipeline."
+        ),
     ),
     StageReason.IMAGE_PULL: (
-        "Compare the image's name and tag with the registry: `image` of the StageRuntime, or the"
-        " operator's setting for this engine.",
-        "For a private registry, name a pull secret that exists in the stage's namespace in the"
-        " chart's values.",
+        (
+            "Compare the image's name and tag with the registry: `image` of the StageRuntime, or the"
+            " operator's setting for this engine."
+        ),
+        (
+            "For a private registry, name a pull secret that exists in the stage's namespace in the"
+            " chart's values."
+        ),
     ),
     StageReason.MODEL_LOADING: (
         "Wait: a large model takes minutes, and the first time it is also downloaded.",
@@ -40,55 +48,75 @@ _REMEDIES: Final[dict[StageReason, tuple[str, ...]]] = {
         "Raise `resources.memory` of the StageRuntime, or lower `limits.maxRunning` of the stage.",
     ),
     StageReason.ENGINE_ARGS_REJECTED: (
-        "Mend the field that the message names, under `engineArgs` of the stage or of its"
-        " StageRuntime; `omnistage render` shows where each value comes from.",
+        (
+            "Mend the field that the message names, under `engineArgs` of the stage or of its"
+            " StageRuntime; `omnistage render` shows where each value comes from."
+        ),
     ),
     StageReason.WEIGHTS_INVALID: (
         "Check the stage's `model`: its name, its revision, and that it is a model for this engine.",
         "For a gated model, give the stage a token: `env` with a `secretKey`.",
     ),
     StageReason.MISSING_DEPENDENCY: (
-        "Use an image that was built with the extra that the message names: `image` of the"
-        " StageRuntime, or the operator's setting for this engine.",
+        (
+            "Use an image that was built with the extra that the message names: `image` of the"
+            " StageRuntime, or the operator's setting for this engine."
+        ),
     ),
     StageReason.CONFIG_ERROR: (
-        "Create the Secret, or the key of it, that the message names, in the stage's namespace;"
-        " the pod then goes on by itself.",
+        (
+            "Create the Secret, or the key of it, that the message names, in the stage's namespace;"
+            " the pod then goes on by itself."
+        ),
         "Or correct `secretKey` under `env`.",
     ),
     StageReason.VOLUME_NOT_MOUNTED: (
         "Look at what the message names; the kubelet tries again by itself.",
     ),
     StageReason.QUOTA_EXCEEDED: (
-        "Raise the namespace's ResourceQuota, lower `replicas`, or ask for less in the"
-        " StageRuntime's `resources`.",
+        (
+            "Raise the namespace's ResourceQuota, lower `replicas`, or ask for less in the"
+            " StageRuntime's `resources`."
+        ),
     ),
     StageReason.PODS_REFUSED: (
-        "The message names the admission rule; stages meet the Pod Security level `restricted`,"
-        " so look at other policies and webhooks of the cluster.",
+        (
+            "The message names the admission rule; stages meet the Pod Security level `restricted`,"
+            " so look at other policies and webhooks of the cluster."
+        ),
     ),
     StageReason.EVICTED: (
-        "The node ran short of what the message names: ask for what the stage really uses in"
-        " `resources` of the StageRuntime, so that it is placed where there is room.",
+        (
+            "The node ran short of what the message names: ask for what the stage really uses in"
+            " `resources` of the StageRuntime, so that it is placed where there is room."
+        ),
     ),
     StageReason.GRAPH_INVALID: (
-        "Mend the fields that the message names; `omnistage validate FILE` says the same before"
-        " anything is applied.",
+        (
+            "Mend the fields that the message names; `omnistage validate FILE` says the same before"
+            " anything is applied."
+        ),
     ),
     StageReason.TEMPLATE_MISSING: (
-        "Apply the PipelineTemplate, or correct `template.name`; `kubectl get pipelinetemplates`"
-        " lists those that there are.",
+        (
+            "Apply the PipelineTemplate, or correct `template.name`; `kubectl get pipelinetemplates`"
+            " lists those that there are."
+        ),
     ),
     StageReason.RUNTIME_MISSING: (
-        "Apply the StageRuntime, or correct `runtime.name`; `kubectl get stageruntimes` lists those"
-        " that there are.",
+        (
+            "Apply the StageRuntime, or correct `runtime.name`; `kubectl get stageruntimes` lists those"
+            " that there are."
+        ),
     ),
     StageReason.STAGE_MISSING: (
         "Apply the Stage in the pipeline's namespace, or correct `stageRef.name`.",
     ),
     StageReason.NOT_ROUTABLE: (
-        "Wait a few seconds; then look at the gateways' logs, and at NetworkPolicies between their"
-        " namespace and the stage's.",
+        (
+            "Wait a few seconds; then look at the gateways' logs, and at NetworkPolicies between their"
+            " namespace and the stage's."
+        ),
     ),
     StageReason.SCALED_TO_ZERO: ("Set `replicas`, or `kubectl scale` the Stage, to serve again.",),
     StageReason.DRAINING: ("Wait: requests that run are finished, at most for `drain` seconds.",),

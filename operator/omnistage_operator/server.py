@@ -1,0 +1,148 @@
+"""An operator process from start to end: connect, watch, wait for leadership, work, give it back.
+
+Watches run from the beginning, so that the next leader knows everything when it begins. Only the
+leader writes, and the fence holds that for each single write.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import structlog
+
+from omnistage_common.signals import StopSignals
+from omnistage_common.telemetry import new_registry
+from omnistage_operator.cluster.api import Api
+from omnistage_operator.cluster.applying import Applier
+from omnistage_operator.cluster.caches import Caches
+from omnistage_operator.cluster.connecting import Address, connect
+from omnistage_operator.cluster.electing import Election
+from omnistage_operator.cluster.recording import Recorder
+from omnistage_operator.control.controlling import Controller
+from omnistage_operator.control.fencing import Fence
+from omnistage_operator.control.kinds import INFERENCE_PIPELINES, STAGES
+from omnistage_operator.control.manifests import ObjectKey
+from omnistage_operator.control.metrics import OperatorMetrics
+from omnistage_operator.controllers.pipelines import PipelineReconciler
+from omnistage_operator.controllers.stages import StageReconciler
+from omnistage_operator.controllers.watching import watch_everything
+from omnistage_operator.serving import serve_about
+from omnistage_operator.settings import ProcessSettings
+
+__all__ = ["FIELD_MANAGER", "OperatorServer"]
+
+FIELD_MANAGER: Final = "omnistage-operator"
+"""Owner of the fields that the operator writes."""
+
+_log = structlog.get_logger()
+
+
+class OperatorServer:
+    """One operator process."""
+
+    def __init__(self, settings: ProcessSettings) -> None:
+        self._settings = settings
+        self._registry = new_registry()
+        self._metrics = OperatorMetrics(self._registry)
+        self._fence = Fence() if settings.lease is not None else Fence.always_open()
+
+    async def run(self) -> None:
+        """Works until a stop signal.
+
+        Raises:
+            SetupError: There is no way to an API server, or the address cannot be listened on.
+            ApiError: The API server is not reached, or does not know us.
+        """
+        async with connect(Address(kubeconfig=self._settings.kubeconfig)) as connection:
+            api = Api(
+                connection,
+                field_manager=FIELD_MANAGER,
+                fence=self._fence,
+                metrics=self._metrics.api(),
+            )
+            identity = await api.check()
+            _log.info("connected", server=identity.version, user=identity.user)
+            caches = self._caches(api)
+            recorder = Recorder(
+                api=api,
+                controller="omnistage.io/operator",
+                instance=self._settings.identity,
+                metrics=self._metrics,
+            )
+            controllers = self._controllers(api, caches, recorder)
+            with StopSignals() as stop:
+                async with (
+                    serve_about(self._settings.metrics, caches, self._registry),
+                    asyncio.TaskGroup() as tasks,
+                ):
+                    running = [
+                        tasks.create_task(caches.run(), name="caches"),
+                        tasks.create_task(recorder.run(), name="events"),
+                        tasks.create_task(
+                            self._work(api, _lead(caches, controllers)), name="leadership"
+                        ),
+                    ]
+                    await stop.wait()
+                    for task in running:
+                        task.cancel()
+        _log.info("stopped")
+
+    def _caches(self, api: Api) -> Caches:
+        watched = self._settings.watched
+        gateways = self._settings.planning.gateway_namespace
+        caches = Caches(
+            api,
+            metrics=self._metrics,
+            namespaces=dict.fromkeys((*watched, gateways)) if watched else (),
+        )
+        watch_everything(caches)
+        return caches
+
+    def _controllers(self, api: Api, caches: Caches, recorder: Recorder) -> tuple[Controller, ...]:
+        applier = Applier(api=api, caches=caches, metrics=self._metrics)
+        planning, workers = self._settings.planning, self._settings.workers
+        stages = StageReconciler(caches, applier, recorder, planning)
+        pipelines = PipelineReconciler(caches, applier, recorder, planning)
+        return (
+            Controller(
+                name="stage",
+                reconcile=stages.reconcile,
+                primary=caches.watch(STAGES),
+                sources=stages.sources(caches),
+                metrics=self._metrics.controller("stage"),
+                workers=workers,
+            ),
+            Controller(
+                name="pipeline",
+                reconcile=pipelines.reconcile,
+                primary=caches.watch(INFERENCE_PIPELINES),
+                sources=pipelines.sources(caches),
+                metrics=self._metrics.controller("pipeline"),
+                workers=workers,
+            ),
+        )
+
+    async def _work(self, api: Api, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Leads for as long as this process may."""
+        lease = self._settings.lease
+        if lease is None:
+            await lead()
+            return
+        await Election(
+            api=api,
+            lease=ObjectKey(self._settings.namespace, lease),
+            identity=self._settings.identity,
+            fence=self._fence,
+        ).run(lead)
+
+
+def _lead(
+    caches: Caches, controllers: tuple[Controller, ...]
+) -> Callable[[], Coroutine[Any, Any, None]]:
+    async def lead() -> None:
+        await caches.wait_synced()
+        async with asyncio.TaskGroup() as tasks:
+            for controller in controllers:
+                tasks.create_task(controller.run(), name=controller.name)
+
+    return lead
