@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from omnistage_cli.commands import demo as demo_command
+from omnistage_cli.commands import doctor as doctor_command
 from omnistage_cli.commands import render as render_command
 from omnistage_cli.commands import up as up_command
 from omnistage_cli.commands import validate as validate_command
@@ -34,6 +35,8 @@ Examples:
   omnistage validate deploy/pipelines/voice-assistant.yaml
 
   omnistage render deploy/pipelines/voice-assistant.yaml
+
+  omnistage doctor voice-assistant
 """
 
 app = typer.Typer(
@@ -49,6 +52,7 @@ app.command(epilog=up_command.EXAMPLES)(up_command.up)
 app.command(epilog=demo_command.EXAMPLES)(demo_command.demo)
 app.command(epilog=validate_command.EXAMPLES)(validate_command.validate)
 app.command(epilog=render_command.EXAMPLES)(render_command.render)
+app.command(epilog=doctor_command.EXAMPLES)(doctor_command.doctor)
 app.add_typer(bench_app)
 
 

@@ -1,0 +1,78 @@
+"""`omnistage doctor`: why a pipeline of a cluster is not ready, and what to do about it.
+
+It prints what the pipeline's own status says, so that it knows nothing better than `kubectl` does, and
+puts the remedy to each reason. It changes nothing and reads one object.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from prometheus_client import CollectorRegistry
+from rich.console import Console
+
+from omnistage_cli.commands.diagnosis import diagnosis_lines, is_ready
+from omnistage_common.errors import SetupError
+from omnistage_common.pipeline.resources.status import InferencePipelineStatus
+from omnistage_operator.cluster.api import Api
+from omnistage_operator.cluster.connecting import Address, connect
+from omnistage_operator.control.fencing import Fence
+from omnistage_operator.control.kinds import INFERENCE_PIPELINES
+from omnistage_operator.control.manifests import ObjectKey
+from omnistage_operator.control.metrics import OperatorMetrics
+from omnistage_operator.errors import ObjectNotFound
+
+__all__ = ["EXAMPLES", "doctor"]
+
+EXAMPLES: Final = """
+Examples:
+
+  omnistage doctor qwen3-omni
+
+  omnistage doctor qwen3-omni --namespace models --context staging
+"""
+
+
+def doctor(
+    pipeline: Annotated[
+        str, typer.Argument(metavar="PIPELINE", help="Name of an InferencePipeline in a cluster.")
+    ],
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Namespace of the pipeline.")
+    ] = "default",
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Kubeconfig file; left out for what kubectl uses.")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+) -> None:
+    """Say why a pipeline is not ready, stage by stage, and what to do about it.
+
+    The exit code is 0 when it is ready, 1 when it is not.
+    """
+    address = Address(kubeconfig=kubeconfig, context=context)
+    found = asyncio.run(_read(address, ObjectKey(namespace, pipeline)))
+    status = InferencePipelineStatus.model_validate(found.get("status", {}))
+    console = Console()
+    for line in diagnosis_lines(found, status):
+        console.print(line, soft_wrap=True)
+    if not is_ready(status):
+        raise typer.Exit(1)
+
+
+async def _read(address: Address, key: ObjectKey) -> dict[str, Any]:
+    async with connect(address) as connection:
+        api = Api(
+            connection,
+            field_manager="omnistage-doctor",
+            fence=Fence.always_open(),
+            metrics=OperatorMetrics(CollectorRegistry()).api(),
+        )
+        try:
+            return await api.get(INFERENCE_PIPELINES, key)
+        except ObjectNotFound as missing:
+            raise SetupError(
+                f"there is no InferencePipeline {key}, or its definition is not installed; "
+                "`kubectl get inferencepipelines -A` lists what there is",
+                field="PIPELINE",
+            ) from missing
