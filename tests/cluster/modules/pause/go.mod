@@ -1,0 +1,3 @@
+module omnistage/laboratory/pause
+
+go 1.24.0
