@@ -19,7 +19,7 @@ PYTEST_ARGS ?=
 help: ## Lists the targets
 	@awk 'BEGIN {FS = ":.*## "} \
 	  /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## Makes .venv with everything in it (Python 3.11 or newer; PYTHON=python3.12 chooses one)
@@ -42,6 +42,18 @@ bench: setup ## Measures what a request costs when the stages compute nothing
 .PHONY: test
 test: setup weights check ## Runs the checks, then the tests
 	@$(BIN)/pytest $(PYTEST_ARGS)
+
+.PHONY: cluster
+cluster: setup ## Starts the laboratory cluster, which the tests use when KUBECONFIG names it
+	@cd tests && ../$(BIN)/python -m cluster.laboratory up
+
+.PHONY: cluster-down
+cluster-down: setup ## Stops it; nothing is left
+	@cd tests && ../$(BIN)/python -m cluster.laboratory down
+
+.PHONY: images
+images: ## Builds the images of stages, gateway and operator with docker or buildah
+	@deploy/environment/build-images.sh
 
 .PHONY: check
 check: setup ## Runs every check that is not a test: style, types, layers, protos, spelling, docs

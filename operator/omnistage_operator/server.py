@@ -10,18 +10,18 @@ from typing import Any, Final
 
 import structlog
 
+from omnistage_common.cluster.api import Api
+from omnistage_common.cluster.caches import Caches
+from omnistage_common.cluster.connecting import Address, connect
+from omnistage_common.cluster.fencing import Fence
+from omnistage_common.cluster.kinds import INFERENCE_PIPELINES, STAGES
+from omnistage_common.cluster.manifests import ObjectKey
 from omnistage_common.signals import StopSignals
 from omnistage_common.telemetry import new_registry
-from omnistage_operator.cluster.api import Api
 from omnistage_operator.cluster.applying import Applier
-from omnistage_operator.cluster.caches import Caches
-from omnistage_operator.cluster.connecting import Address, connect
 from omnistage_operator.cluster.electing import Election
 from omnistage_operator.cluster.recording import Recorder
 from omnistage_operator.control.controlling import Controller
-from omnistage_operator.control.fencing import Fence
-from omnistage_operator.control.kinds import INFERENCE_PIPELINES, STAGES
-from omnistage_operator.control.manifests import ObjectKey
 from omnistage_operator.control.metrics import OperatorMetrics
 from omnistage_operator.controllers.pipelines import PipelineReconciler
 from omnistage_operator.controllers.stages import StageReconciler
@@ -58,7 +58,7 @@ class OperatorServer:
                 connection,
                 field_manager=FIELD_MANAGER,
                 fence=self._fence,
-                metrics=self._metrics.api(),
+                metrics=self._metrics.cluster.api(),
             )
             identity = await api.check()
             _log.info("connected", server=identity.version, user=identity.user)
@@ -92,7 +92,7 @@ class OperatorServer:
         gateways = self._settings.planning.gateway_namespace
         caches = Caches(
             api,
-            metrics=self._metrics,
+            metrics=self._metrics.cluster,
             namespaces=dict.fromkeys((*watched, gateways)) if watched else (),
         )
         watch_everything(caches)

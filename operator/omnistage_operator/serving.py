@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from omnistage_common.addresses import Address
+from omnistage_common.cluster.caches import Caches
 from omnistage_common.errors import SetupError
-from omnistage_operator.cluster.caches import Caches
 
 __all__ = ["SILENT_FOR_S", "serve_about"]
 

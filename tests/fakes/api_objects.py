@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from omnistage_common.cluster.manifests import Manifest, ObjectKey, key_of, owner_uids, uid_of
 from omnistage_operator.control.list_keys import entry_key, keys_of_list
-from omnistage_operator.control.manifests import Manifest, ObjectKey, key_of, owner_uids, uid_of
 
 __all__ = ["Conflict", "Objects", "collect", "merged", "taken_over", "without"]
 

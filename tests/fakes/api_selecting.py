@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from omnistage_operator.control.manifests import Manifest, key_of, labels_of
+from omnistage_common.cluster.manifests import Manifest, key_of, labels_of
 
 __all__ = ["Selector"]
 

@@ -6,7 +6,7 @@
             ...
         assert server.requests["patch", "stages/status"] == 1
 
-Every kind of `omnistage_operator.control.kinds` is installed; `server.faults` breaks things (see
+Every kind of `omnistage_common.cluster.kinds` is installed; `server.faults` breaks things (see
 `fakes.api_faults`), `cut_watches`, `expire_watches`, `compact` and `rotate_token` do what their names say.
 Deleting an owner deletes its children at once, as the garbage collector does a little later.
 """
@@ -25,8 +25,8 @@ from aiohttp import web
 from fakes.api_faults import Faults
 from fakes.api_objects import Conflict, Objects, collect, merged, taken_over, without
 from fakes.api_selecting import Selector
-from omnistage_operator.control.kinds import KINDS, ResourceKind, kind_of
-from omnistage_operator.control.manifests import (
+from omnistage_common.cluster.kinds import KINDS, ResourceKind, kind_of
+from omnistage_common.cluster.manifests import (
     Manifest,
     ObjectKey,
     key_of,

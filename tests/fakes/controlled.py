@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from omnistage_operator.control.manifests import Manifest, ObjectKey
+from omnistage_common.cluster.manifests import Manifest, ObjectKey
 
 __all__ = ["config_map", "key", "pod", "running", "until"]
 

@@ -36,6 +36,7 @@ TOP_LEVEL: Final = {
 
 BROAD: Final = {"Exception", "BaseException"}
 BOUNDARIES: Final[dict[str, str]] = {
+    "operator/omnistage_operator/control/controlling.py": "a planner's bug costs one object",
     "services/gateway/omnistage_gateway/endpoints/exchange.py": "a bug costs one request, as a 500",
     "services/stage/omnistage_stage/engines/registry.py": "an engine is anybody's code",
     "services/stage/omnistage_stage/service/replica.py": "an engine is anybody's code",

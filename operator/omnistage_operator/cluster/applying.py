@@ -16,19 +16,19 @@ import msgspec
 import structlog
 import xxhash
 
-from omnistage_operator.cluster.api import Api
-from omnistage_operator.cluster.caches import Caches
-from omnistage_operator.control.holding import differences
-from omnistage_operator.control.kinds import ResourceKind, kind_of
-from omnistage_operator.control.manifests import (
+from omnistage_common.cluster.api import Api
+from omnistage_common.cluster.caches import Caches
+from omnistage_common.cluster.errors import ObjectNotFound
+from omnistage_common.cluster.kinds import ResourceKind, kind_of
+from omnistage_common.cluster.manifests import (
     Manifest,
     ObjectKey,
     is_deleted,
     key_of,
     uid_of,
 )
+from omnistage_operator.control.holding import differences
 from omnistage_operator.control.metrics import OperatorMetrics, WriteAction
-from omnistage_operator.errors import ObjectNotFound
 
 __all__ = ["INTENT_ANNOTATION", "Applier", "stamped"]
 

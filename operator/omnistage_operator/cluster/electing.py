@@ -18,13 +18,13 @@ from typing import Any, Final
 
 import structlog
 
+from omnistage_common.cluster.api import Api, Limits
+from omnistage_common.cluster.errors import ApiError, ObjectNotFound
+from omnistage_common.cluster.fencing import Fence
+from omnistage_common.cluster.kinds import LEASES
+from omnistage_common.cluster.manifests import Manifest, ObjectKey
 from omnistage_common.errors import truncated
-from omnistage_operator.cluster.api import Api, Limits
-from omnistage_operator.control.fencing import Fence
-from omnistage_operator.control.kinds import LEASES
 from omnistage_operator.control.leadership import Candidacy, Claim, LeaseRecord, LeaseTimings
-from omnistage_operator.control.manifests import Manifest, ObjectKey
-from omnistage_operator.errors import ApiError, ObjectNotFound
 
 __all__ = ["Election"]
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import structlog
 
+from omnistage_common.cluster.api import Api
+from omnistage_common.cluster.errors import ApiError
+from omnistage_common.cluster.kinds import EVENTS
+from omnistage_common.cluster.manifests import Manifest, key_of, uid_of
 from omnistage_common.errors import truncated
-from omnistage_operator.cluster.api import Api
-from omnistage_operator.control.kinds import EVENTS
-from omnistage_operator.control.manifests import Manifest, key_of, uid_of
 from omnistage_operator.control.metrics import OperatorMetrics
-from omnistage_operator.errors import ApiError
 
 __all__ = ["EventType", "Recorder"]
 

@@ -18,19 +18,19 @@ from typing import Final
 import msgspec
 import structlog
 
-from omnistage_common.errors import OmnistageError, truncated
-from omnistage_operator.control.kinds import ResourceKind
-from omnistage_operator.control.manifests import (
+from omnistage_common.cluster.errors import WriteConflict, WriteFenced
+from omnistage_common.cluster.kinds import ResourceKind
+from omnistage_common.cluster.manifests import (
     Manifest,
     ObjectKey,
     controller_of,
     key_of,
     labels_of,
 )
+from omnistage_common.cluster.watched import Watched
+from omnistage_common.errors import OmnistageError, truncated
 from omnistage_operator.control.metrics import ControllerMetrics, ReconcileResult
 from omnistage_operator.control.queueing import Queue, QueueRates
-from omnistage_operator.control.watched import Watched
-from omnistage_operator.errors import WriteConflict, WriteFenced
 
 __all__ = [
     "DONE",

@@ -19,8 +19,8 @@ executor then remembers what a write could not change.
 
 from typing import Any, Final
 
+from omnistage_common.cluster.manifests import Manifest
 from omnistage_operator.control.list_keys import entry_key, keys_of_list
-from omnistage_operator.control.manifests import Manifest
 from omnistage_operator.control.quantities import same_quantity
 
 __all__ = ["differences", "holds"]

@@ -4,15 +4,14 @@ One registry per process is handed in. Figures that can be read when they are as
 ages) are read then; nothing is counted twice to keep a gauge in step.
 """
 
-from collections.abc import Callable
 from enum import Enum
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from omnistage_common.cluster.metrics import ClusterMetrics
+
 __all__ = [
-    "ApiMetrics",
-    "CacheMetrics",
     "ControllerMetrics",
     "OperatorMetrics",
     "QueueFigures",
@@ -117,52 +116,12 @@ class ControllerMetrics:
         self._seconds.observe(seconds)
 
 
-class ApiMetrics:
-    """Figures of the requests to the API server."""
-
-    def __init__(self, owner: "OperatorMetrics") -> None:
-        self._requests = owner.api_requests
-        self._seconds = owner.api_seconds
-        self._waits = owner.api_waits
-
-    def answered(self, verb: str, resource: str, outcome: str, seconds: float) -> None:
-        """One request got its answer, or will never get one."""
-        self._requests.labels(verb, resource, outcome).inc()
-        self._seconds.labels(verb).observe(seconds)
-
-    def held_back(self, seconds: float) -> None:
-        """A request waited for its turn under the client's own limit."""
-        self._waits.inc(seconds)
-
-
-class CacheMetrics:
-    """Figures of one informer."""
-
-    def __init__(self, owner: "OperatorMetrics", resource: str) -> None:
-        self._resource = resource
-        self._restarts = owner.watch_restarts
-        self._events = owner.watch_events
-        self._objects = owner.cache_objects.labels(resource)
-        self._age = owner.watch_age.labels(resource)
-
-    def observe(self, *, objects: Callable[[], int], age: Callable[[], float]) -> None:
-        """Reads size and silence from these from now on."""
-        self._objects.set_function(objects)
-        self._age.set_function(age)
-
-    def restarted(self, reason: str) -> None:
-        """A watch ended and is opened anew, or a list is read anew."""
-        self._restarts.labels(self._resource, reason).inc()
-
-    def event(self) -> None:
-        """A change arrived."""
-        self._events.labels(self._resource).inc()
-
-
 class OperatorMetrics:
     """Every figure of the process; views of it go to the parts that count."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.cluster = ClusterMetrics(registry)
+
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(_PREFIX + name, text, labels, registry=registry)
 
@@ -190,21 +149,6 @@ class OperatorMetrics:
         self.queue_longest = gauge(
             "workqueue_longest_running_processor_seconds", "The longest work in progress.", "name"
         )
-        self.api_requests = counter(
-            "api_requests", "Requests to the API server.", "verb", "resource", "outcome"
-        )
-        self.api_seconds = histogram("api_request_seconds", "Duration of requests.", "verb")
-        self.api_waits = counter(
-            "api_held_back_seconds", "Waiting under the client's own request limit."
-        )
-        self.watch_restarts = counter(
-            "watch_restarts", "Watches and lists begun anew.", "resource", "reason"
-        )
-        self.watch_events = counter("watch_events", "Changes received.", "resource")
-        self.watch_age = gauge(
-            "watch_silence_seconds", "Seconds since the last sign of a watch.", "resource"
-        )
-        self.cache_objects = gauge("cache_objects", "Objects in the cache.", "resource")
         self.writes = counter("writes", "What the executor did with intents.", "resource", "action")
         self.events = counter("events", "Events for people, by what became of them.", "outcome")
         self.leader = gauge("leader", "1 while this process may write.")
@@ -212,14 +156,6 @@ class OperatorMetrics:
     def controller(self, name: str) -> ControllerMetrics:
         """The view of one controller."""
         return ControllerMetrics(self, name)
-
-    def api(self) -> ApiMetrics:
-        """The view of the client of the API server."""
-        return ApiMetrics(self)
-
-    def cache(self, resource: str) -> CacheMetrics:
-        """The view of one informer."""
-        return CacheMetrics(self, resource)
 
     def wrote(self, resource: str, action: WriteAction) -> None:
         """The executor dealt with an intent."""

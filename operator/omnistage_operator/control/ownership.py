@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from omnistage_operator.control.manifests import Manifest
+from omnistage_common.cluster.manifests import Manifest
 
 __all__ = ["FieldManager", "managers_of"]
 

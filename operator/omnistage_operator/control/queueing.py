@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from omnistage_common.cluster.rates import Backoff, BackoffRule, TokenBucket
 from omnistage_operator.control.metrics import QueueMetrics
-from omnistage_operator.control.rates import Backoff, BackoffRule, TokenBucket
 from omnistage_operator.control.work_queue import WorkQueue
 
 __all__ = ["Queue", "QueueRates"]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from omnistage_common.cluster.manifests import Manifest
 from omnistage_operator.cluster.recording import EventType, Recorder
-from omnistage_operator.control.manifests import Manifest
 from omnistage_operator.planning.announcing import announcements
 
 __all__ = ["announce"]

@@ -8,12 +8,8 @@ from collections.abc import Hashable, Iterable
 from enum import Enum
 from typing import Final
 
-from omnistage_common.ids import ModelName
-from omnistage_operator.cluster.applying import Applier
-from omnistage_operator.cluster.caches import Caches
-from omnistage_operator.cluster.recording import Recorder
-from omnistage_operator.control.controlling import DONE, Result, Source, owner_keys
-from omnistage_operator.control.kinds import (
+from omnistage_common.cluster.caches import Caches
+from omnistage_common.cluster.kinds import (
     CONFIG_MAPS,
     INFERENCE_PIPELINES,
     NETWORK_POLICIES,
@@ -22,7 +18,11 @@ from omnistage_operator.control.kinds import (
     STAGE_RUNTIMES,
     STAGES,
 )
-from omnistage_operator.control.manifests import Manifest, ObjectKey, key_of, uid_of
+from omnistage_common.cluster.manifests import Manifest, ObjectKey, key_of, uid_of
+from omnistage_common.ids import ModelName
+from omnistage_operator.cluster.applying import Applier
+from omnistage_operator.cluster.recording import Recorder
+from omnistage_operator.control.controlling import DONE, Result, Source, owner_keys
 from omnistage_operator.controllers.announcing import announce
 from omnistage_operator.controllers.clock import now
 from omnistage_operator.planning.gateways import elder, live_gateways, served_names

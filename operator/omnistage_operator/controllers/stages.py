@@ -7,17 +7,8 @@ again when its spec, its runtime, a plan that names it, a child, a pod or a warn
 from collections.abc import Hashable, Iterable
 from typing import Final
 
-from omnistage_operator.cluster.applying import Applier
-from omnistage_operator.cluster.caches import Caches
-from omnistage_operator.cluster.recording import Recorder
-from omnistage_operator.control.controlling import (
-    DONE,
-    Result,
-    Source,
-    label_keys,
-    owner_keys,
-)
-from omnistage_operator.control.kinds import (
+from omnistage_common.cluster.caches import Caches
+from omnistage_common.cluster.kinds import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     EVENTS,
@@ -30,7 +21,16 @@ from omnistage_operator.control.kinds import (
     STAGE_RUNTIMES,
     STAGES,
 )
-from omnistage_operator.control.manifests import Manifest, ObjectKey, key_of, uid_of
+from omnistage_common.cluster.manifests import Manifest, ObjectKey, key_of, uid_of
+from omnistage_operator.cluster.applying import Applier
+from omnistage_operator.cluster.recording import Recorder
+from omnistage_operator.control.controlling import (
+    DONE,
+    Result,
+    Source,
+    label_keys,
+    owner_keys,
+)
 from omnistage_operator.controllers.announcing import announce
 from omnistage_operator.controllers.clock import now
 from omnistage_operator.planning.labels import STAGE_LABEL

@@ -6,9 +6,9 @@ nobody reads of an object is left out before it is kept: a thousand pipelines ha
 
 from typing import Final
 
-from omnistage_operator.cluster.caches import Caches
-from omnistage_operator.cluster.informing import WatchOptions
-from omnistage_operator.control.kinds import (
+from omnistage_common.cluster.caches import Caches
+from omnistage_common.cluster.informing import WatchOptions
+from omnistage_common.cluster.kinds import (
     CONFIG_MAPS,
     EVENTS,
     INFERENCE_PIPELINES,
@@ -17,7 +17,7 @@ from omnistage_operator.control.kinds import (
     STAGE_RUNTIMES,
     STAGES,
 )
-from omnistage_operator.control.manifests import Manifest
+from omnistage_common.cluster.manifests import Manifest
 from omnistage_operator.controllers.pipelines import PIPELINE_INDEXES, STAGE_INDEXES
 from omnistage_operator.controllers.stages import (
     CHILD_KINDS,

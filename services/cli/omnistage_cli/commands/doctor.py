@@ -13,15 +13,15 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from omnistage_cli.commands.diagnosis import diagnosis_lines, is_ready
+from omnistage_common.cluster.api import Api
+from omnistage_common.cluster.connecting import Address, connect
+from omnistage_common.cluster.errors import ObjectNotFound
+from omnistage_common.cluster.fencing import Fence
+from omnistage_common.cluster.kinds import INFERENCE_PIPELINES
+from omnistage_common.cluster.manifests import ObjectKey
+from omnistage_common.cluster.metrics import ClusterMetrics
 from omnistage_common.errors import SetupError
 from omnistage_common.pipeline.resources.status import InferencePipelineStatus
-from omnistage_operator.cluster.api import Api
-from omnistage_operator.cluster.connecting import Address, connect
-from omnistage_operator.control.fencing import Fence
-from omnistage_operator.control.kinds import INFERENCE_PIPELINES
-from omnistage_operator.control.manifests import ObjectKey
-from omnistage_operator.control.metrics import OperatorMetrics
-from omnistage_operator.errors import ObjectNotFound
 
 __all__ = ["EXAMPLES", "doctor"]
 
@@ -66,7 +66,7 @@ async def _read(address: Address, key: ObjectKey) -> dict[str, Any]:
             connection,
             field_manager="omnistage-doctor",
             fence=Fence.always_open(),
-            metrics=OperatorMetrics(CollectorRegistry()).api(),
+            metrics=ClusterMetrics(CollectorRegistry()).api(),
         )
         try:
             return await api.get(INFERENCE_PIPELINES, key)

@@ -8,14 +8,14 @@ from prometheus_client import CollectorRegistry
 
 from fakes.api_server import FakeApiServer
 from fakes.controlled import config_map, key, pod, running, until
-from omnistage_operator.cluster.api import Api
+from omnistage_common.cluster.api import Api
+from omnistage_common.cluster.caches import Caches
+from omnistage_common.cluster.errors import ObjectInvalid, WriteConflict, WriteFenced
+from omnistage_common.cluster.fencing import Fence
+from omnistage_common.cluster.kinds import CONFIG_MAPS, PODS, SERVICES, STAGES
+from omnistage_common.cluster.manifests import Manifest, owner_reference
 from omnistage_operator.cluster.applying import INTENT_ANNOTATION, Applier, stamped
-from omnistage_operator.cluster.caches import Caches
-from omnistage_operator.control.fencing import Fence
-from omnistage_operator.control.kinds import CONFIG_MAPS, PODS, SERVICES, STAGES
-from omnistage_operator.control.manifests import Manifest, owner_reference
 from omnistage_operator.control.metrics import OperatorMetrics
-from omnistage_operator.errors import ObjectInvalid, WriteConflict, WriteFenced
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ async def test_a_restarted_operator_writes_nothing(
     await applier.apply_all(intents)
     before = server.writes()
     metrics = OperatorMetrics(CollectorRegistry())
-    caches = Caches(api, metrics=metrics)
+    caches = Caches(api, metrics=metrics.cluster)
     caches.watch(CONFIG_MAPS)
 
     async with running(caches.run()):

@@ -8,14 +8,14 @@ import pytest
 
 from fakes.api_server import FakeApiServer
 from fakes.controlled import config_map, key, running, until
-from omnistage_operator.cluster.api import Api
-from omnistage_operator.cluster.connecting import Address, Connection, Request, connect
+from omnistage_common.cluster.api import Api
+from omnistage_common.cluster.connecting import Address, Connection, Request, connect
+from omnistage_common.cluster.errors import WriteFenced
+from omnistage_common.cluster.fencing import Fence
+from omnistage_common.cluster.kinds import CONFIG_MAPS, LEASES
 from omnistage_operator.cluster.electing import Election
-from omnistage_operator.control.fencing import Fence
-from omnistage_operator.control.kinds import CONFIG_MAPS, LEASES
 from omnistage_operator.control.leadership import LeaseTimings
 from omnistage_operator.control.metrics import OperatorMetrics
-from omnistage_operator.errors import WriteFenced
 
 TIMINGS = LeaseTimings(lease_s=1.0, renew_s=0.4, retry_s=0.05)
 LEASE = key("operator", "omnistage")
@@ -45,7 +45,7 @@ class Candidate:
     def __init__(self, way: Way, metrics: OperatorMetrics, name: str) -> None:
         self.way = way
         self.fence = Fence()
-        self.api = Api(way, field_manager=name, fence=self.fence, metrics=metrics.api())
+        self.api = Api(way, field_manager=name, fence=self.fence, metrics=metrics.cluster.api())
         self.election = Election(
             api=self.api, lease=LEASE, identity=name, fence=self.fence, timings=TIMINGS
         )

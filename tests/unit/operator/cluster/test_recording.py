@@ -7,11 +7,11 @@ from prometheus_client import CollectorRegistry
 
 from fakes.api_server import FakeApiServer
 from fakes.controlled import config_map, running
-from omnistage_operator.cluster.api import Api
+from omnistage_common.cluster.api import Api
+from omnistage_common.cluster.fencing import Fence
+from omnistage_common.cluster.kinds import EVENTS
+from omnistage_common.cluster.manifests import Manifest
 from omnistage_operator.cluster.recording import EventType, Recorder
-from omnistage_operator.control.fencing import Fence
-from omnistage_operator.control.kinds import EVENTS
-from omnistage_operator.control.manifests import Manifest
 from omnistage_operator.control.metrics import OperatorMetrics
 
 

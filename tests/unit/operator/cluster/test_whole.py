@@ -13,20 +13,20 @@ from prometheus_client import CollectorRegistry
 
 from fakes.api_server import FakeApiServer
 from fakes.controlled import key, running, until
-from omnistage_operator.cluster.api import Api
+from omnistage_common.cluster.api import Api
+from omnistage_common.cluster.caches import Caches
+from omnistage_common.cluster.connecting import Address, connect
+from omnistage_common.cluster.fencing import Fence
+from omnistage_common.cluster.informing import WatchTimings
+from omnistage_common.cluster.kinds import CONFIG_MAPS, STAGES
+from omnistage_common.cluster.manifests import Manifest, ObjectKey, owner_reference
+from omnistage_common.cluster.rates import BackoffRule
 from omnistage_operator.cluster.applying import Applier
-from omnistage_operator.cluster.caches import Caches
-from omnistage_operator.cluster.connecting import Address, connect
 from omnistage_operator.cluster.electing import Election
-from omnistage_operator.cluster.informing import WatchTimings
 from omnistage_operator.control.controlling import DONE, Controller, Result, Source, owner_keys
-from omnistage_operator.control.fencing import Fence
-from omnistage_operator.control.kinds import CONFIG_MAPS, STAGES
 from omnistage_operator.control.leadership import LeaseTimings
-from omnistage_operator.control.manifests import Manifest, ObjectKey, owner_reference
 from omnistage_operator.control.metrics import OperatorMetrics
 from omnistage_operator.control.queueing import QueueRates
-from omnistage_operator.control.rates import BackoffRule
 
 QUICK = QueueRates(backoff=BackoffRule(first_s=0.001, most_s=0.05), retries_per_s=1e6)
 PATIENCE = WatchTimings(silence_s=0.3, backoff=BackoffRule(first_s=0.001, most_s=0.05))
@@ -39,7 +39,7 @@ class SmallOperator:
     def __init__(self, api: Api) -> None:
         self._registry = CollectorRegistry()
         self.metrics = OperatorMetrics(self._registry)
-        self.caches = Caches(api, metrics=self.metrics, timings=PATIENCE)
+        self.caches = Caches(api, metrics=self.metrics.cluster, timings=PATIENCE)
         self._stages = self.caches.watch(STAGES)
         self._children = self.caches.watch(CONFIG_MAPS)
         self._applier = Applier(api=api, caches=self.caches, metrics=self.metrics)
@@ -205,7 +205,9 @@ async def test_two_operators_one_leads_and_the_other_goes_on_where_it_ended(
     async def process(name: str) -> AsyncIterator[None]:
         async with connect(Address(kubeconfig=server.kubeconfig)) as connection:
             fence = Fence()
-            api = Api(connection, field_manager="operator", fence=fence, metrics=metrics.api())
+            api = Api(
+                connection, field_manager="operator", fence=fence, metrics=metrics.cluster.api()
+            )
             operator = SmallOperator(api)
             election = Election(
                 api=api, lease=key("operator"), identity=name, fence=fence, timings=TIMINGS
@@ -226,9 +228,9 @@ async def test_two_operators_one_leads_and_the_other_goes_on_where_it_ended(
 
 def test_an_operator_that_has_nothing_to_do_is_small() -> None:
     script = (
-        "import omnistage_operator.cluster.caches, omnistage_operator.cluster.electing,"
+        "import omnistage_common.cluster.caches, omnistage_operator.cluster.electing,"
         "omnistage_operator.cluster.applying, omnistage_operator.cluster.recording,"
-        "omnistage_operator.cluster.connecting, omnistage_operator.control.controlling, psutil;"
+        "omnistage_common.cluster.connecting, omnistage_operator.control.controlling, psutil;"
         "print(psutil.Process().memory_info().rss)"
     )
     done = subprocess.run(

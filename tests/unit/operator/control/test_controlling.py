@@ -9,6 +9,12 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from fakes.controlled import config_map, key, pod, running, until
+from omnistage_common.cluster.errors import ApiUnavailable, WriteConflict, WriteFenced
+from omnistage_common.cluster.kinds import CONFIG_MAPS, PODS, ResourceKind
+from omnistage_common.cluster.manifests import Manifest, ObjectKey
+from omnistage_common.cluster.rates import BackoffRule
+from omnistage_common.cluster.store import Store
+from omnistage_common.cluster.watched import Listener
 from omnistage_common.errors import InvalidPipeline
 from omnistage_operator.control.controlling import (
     DONE,
@@ -18,14 +24,8 @@ from omnistage_operator.control.controlling import (
     Source,
     owner_keys,
 )
-from omnistage_operator.control.kinds import CONFIG_MAPS, PODS, ResourceKind
-from omnistage_operator.control.manifests import Manifest, ObjectKey
 from omnistage_operator.control.metrics import OperatorMetrics
 from omnistage_operator.control.queueing import QueueRates
-from omnistage_operator.control.rates import BackoffRule
-from omnistage_operator.control.store import Store
-from omnistage_operator.control.watched import Listener
-from omnistage_operator.errors import ApiUnavailable, WriteConflict, WriteFenced
 
 QUICK = QueueRates(backoff=BackoffRule(first_s=0.002, most_s=0.01), retries_per_s=1e6)
 

@@ -7,9 +7,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fakes.controlled import running, until
+from omnistage_common.cluster.rates import BackoffRule
 from omnistage_operator.control.metrics import OperatorMetrics
 from omnistage_operator.control.queueing import Queue, QueueRates
-from omnistage_operator.control.rates import BackoffRule
 
 QUICK = QueueRates(backoff=BackoffRule(first_s=0.001, most_s=0.004), retries_per_s=1e6)
 

@@ -6,21 +6,21 @@ from typing import Any
 import pytest
 
 from fakes.controlled import config_map, key, pod
-from omnistage_common.errors import SetupError
-from omnistage_operator.control.controlling import label_keys, own_key, owner_keys
-from omnistage_operator.control.fencing import Fence
-from omnistage_operator.control.kinds import CONFIG_MAPS, DEPLOYMENTS, KINDS, STAGES, kind_of
-from omnistage_operator.control.leadership import Candidacy, Claim, LeaseRecord, LeaseTimings
-from omnistage_operator.control.list_keys import entry_key, keys_of_list
-from omnistage_operator.control.manifests import (
+from omnistage_common.cluster.errors import WriteFenced
+from omnistage_common.cluster.fencing import Fence
+from omnistage_common.cluster.kinds import CONFIG_MAPS, DEPLOYMENTS, KINDS, STAGES, kind_of
+from omnistage_common.cluster.manifests import (
     controller_of,
     is_deleted,
     owner_reference,
     owner_uids,
 )
+from omnistage_common.cluster.rates import Backoff, BackoffRule, TokenBucket
+from omnistage_common.errors import SetupError
+from omnistage_operator.control.controlling import label_keys, own_key, owner_keys
+from omnistage_operator.control.leadership import Candidacy, Claim, LeaseRecord, LeaseTimings
+from omnistage_operator.control.list_keys import entry_key, keys_of_list
 from omnistage_operator.control.ownership import FieldManager, managers_of
-from omnistage_operator.control.rates import Backoff, BackoffRule, TokenBucket
-from omnistage_operator.errors import WriteFenced
 
 
 def test_a_bucket_lets_a_burst_through_and_then_its_rate() -> None:

@@ -7,9 +7,9 @@ another. Controllers and planners know this and nothing more.
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from omnistage_operator.control.kinds import ResourceKind
-from omnistage_operator.control.manifests import Manifest
-from omnistage_operator.control.store import Store
+from omnistage_common.cluster.kinds import ResourceKind
+from omnistage_common.cluster.manifests import Manifest
+from omnistage_common.cluster.store import Store
 
 __all__ = ["Listener", "Watched"]
 

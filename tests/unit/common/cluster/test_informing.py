@@ -9,16 +9,16 @@ from prometheus_client import CollectorRegistry
 
 from fakes.api_server import FakeApiServer
 from fakes.controlled import config_map, key, pod, running, until
+from omnistage_common.cluster.api import Api
+from omnistage_common.cluster.caches import Caches
+from omnistage_common.cluster.informing import Informer, WatchOptions, WatchTimings
+from omnistage_common.cluster.kinds import CONFIG_MAPS, LEADER_WORKER_SETS, PODS, STAGE_RUNTIMES
+from omnistage_common.cluster.manifests import Manifest, labels_of, uid_of
+from omnistage_common.cluster.metrics import ClusterMetrics
+from omnistage_common.cluster.rates import BackoffRule
 from omnistage_common.errors import SetupError
-from omnistage_operator.cluster.api import Api
-from omnistage_operator.cluster.caches import Caches
-from omnistage_operator.cluster.informing import Informer, WatchOptions, WatchTimings
-from omnistage_operator.control.kinds import CONFIG_MAPS, LEADER_WORKER_SETS, PODS, STAGE_RUNTIMES
-from omnistage_operator.control.manifests import Manifest, labels_of, uid_of
-from omnistage_operator.control.metrics import OperatorMetrics
-from omnistage_operator.control.rates import BackoffRule
 
-RECEIVED = "omnistage_operator_watch_events_total"
+RECEIVED = "omnistage_cluster_watch_events_total"
 Changes = list[tuple[Manifest | None, Manifest | None]]
 
 
@@ -52,7 +52,7 @@ def opened(server: FakeApiServer, watches: int) -> Callable[[], bool]:
 def restarts(registry: CollectorRegistry, reason: str) -> float:
     """How often the watch of config maps began anew for this reason."""
     labels = {"resource": "configmaps", "reason": reason}
-    return registry.get_sample_value("omnistage_operator_watch_restarts_total", labels) or 0.0
+    return registry.get_sample_value("omnistage_cluster_watch_restarts_total", labels) or 0.0
 
 
 async def test_what_was_there_and_what_comes_is_in_the_store(
@@ -156,7 +156,7 @@ async def test_lists_and_watches_that_are_refused_are_tried_again(
 
 
 async def test_a_silent_watch_is_taken_for_dead(
-    server: FakeApiServer, api: Api, metrics: OperatorMetrics, registry: CollectorRegistry
+    server: FakeApiServer, api: Api, metrics: ClusterMetrics, registry: CollectorRegistry
 ) -> None:
     timings = WatchTimings(silence_s=0.05, backoff=BackoffRule(first_s=0.001, most_s=0.01))
     caches = Caches(api, metrics=metrics, timings=timings)
@@ -171,7 +171,7 @@ async def test_a_silent_watch_is_taken_for_dead(
 
 
 async def test_bookmarks_are_signs_of_life(
-    api: Api, metrics: OperatorMetrics, server: FakeApiServer, registry: CollectorRegistry
+    api: Api, metrics: ClusterMetrics, server: FakeApiServer, registry: CollectorRegistry
 ) -> None:
     timings = WatchTimings(silence_s=0.5)
     caches = Caches(api, metrics=metrics, timings=timings)
@@ -240,7 +240,7 @@ async def test_a_late_answer_does_not_bring_a_deleted_object_back(
 
 
 async def test_only_some_namespaces_are_kept(
-    server: FakeApiServer, api: Api, metrics: OperatorMetrics
+    server: FakeApiServer, api: Api, metrics: ClusterMetrics
 ) -> None:
     for namespace in ("a", "b", "c"):
         server.put(config_map("one", namespace=namespace))
@@ -267,7 +267,7 @@ async def test_only_some_namespaces_are_kept(
 
 
 async def test_a_selector_lets_objects_come_and_go(
-    server: FakeApiServer, api: Api, metrics: OperatorMetrics
+    server: FakeApiServer, api: Api, metrics: ClusterMetrics
 ) -> None:
     caches = Caches(api, metrics=metrics)
     informer = caches.watch(PODS, WatchOptions(labels="app=x"))
@@ -282,7 +282,7 @@ async def test_a_selector_lets_objects_come_and_go(
 async def test_what_nobody_reads_is_not_kept(api: Api, caches: Caches) -> None:
     await api.apply(config_map("one", a="1"), CONFIG_MAPS)
     bare = caches.watch(CONFIG_MAPS)
-    others = Caches(api, metrics=OperatorMetrics(CollectorRegistry()))
+    others = Caches(api, metrics=ClusterMetrics(CollectorRegistry()))
     full = others.watch(
         CONFIG_MAPS,
         WatchOptions(

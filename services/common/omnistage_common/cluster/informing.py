@@ -22,22 +22,22 @@ from typing import Final
 import msgspec
 import structlog
 
-from omnistage_common.errors import truncated
-from omnistage_operator.cluster.api import Api
-from omnistage_operator.cluster.messages import EventKind, Selection, WatchEvent
-from omnistage_operator.control.kinds import ResourceKind
-from omnistage_operator.control.manifests import (
+from omnistage_common.cluster.api import Api
+from omnistage_common.cluster.errors import ApiError, HistoryGone, ObjectNotFound
+from omnistage_common.cluster.kinds import ResourceKind
+from omnistage_common.cluster.manifests import (
     UNKNOWN_VERSION,
     Manifest,
     ObjectKey,
     key_of,
     version_number,
 )
-from omnistage_operator.control.metrics import CacheMetrics
-from omnistage_operator.control.rates import BackoffRule
-from omnistage_operator.control.store import Change, IndexRule, Store
-from omnistage_operator.control.watched import Listener
-from omnistage_operator.errors import ApiError, HistoryGone, ObjectNotFound
+from omnistage_common.cluster.messages import EventKind, Selection, WatchEvent
+from omnistage_common.cluster.metrics import CacheMetrics
+from omnistage_common.cluster.rates import BackoffRule
+from omnistage_common.cluster.store import Change, IndexRule, Store
+from omnistage_common.cluster.watched import Listener
+from omnistage_common.errors import truncated
 
 __all__ = ["Informer", "WatchOptions", "WatchTimings"]
 

@@ -13,8 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from omnistage_operator.cluster.connecting import Request, Transport
-from omnistage_operator.cluster.messages import (
+from omnistage_common.cluster.connecting import Request, Transport
+from omnistage_common.cluster.errors import ApiBusy, ApiError, ApiUnavailable, ObjectNotFound
+from omnistage_common.cluster.fencing import Fence
+from omnistage_common.cluster.kinds import ResourceKind
+from omnistage_common.cluster.manifests import Manifest, ObjectKey, Uid, key_of
+from omnistage_common.cluster.messages import (
     Identity,
     Page,
     Selection,
@@ -24,12 +28,8 @@ from omnistage_operator.cluster.messages import (
     events_of,
     path_of,
 )
-from omnistage_operator.control.fencing import Fence
-from omnistage_operator.control.kinds import ResourceKind
-from omnistage_operator.control.manifests import Manifest, ObjectKey, Uid, key_of
-from omnistage_operator.control.metrics import ApiMetrics
-from omnistage_operator.control.rates import BackoffRule, TokenBucket
-from omnistage_operator.errors import ApiBusy, ApiError, ApiUnavailable, ObjectNotFound
+from omnistage_common.cluster.metrics import ApiMetrics
+from omnistage_common.cluster.rates import BackoffRule, TokenBucket
 
 __all__ = ["Api", "Limits"]
 

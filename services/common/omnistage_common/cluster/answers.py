@@ -4,8 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from omnistage_common.errors import truncated
-from omnistage_operator.errors import (
+from omnistage_common.cluster.errors import (
     AccessDenied,
     AlreadyExists,
     ApiBusy,
@@ -16,6 +15,7 @@ from omnistage_operator.errors import (
     ObjectNotFound,
     WriteConflict,
 )
+from omnistage_common.errors import truncated
 
 __all__ = ["refusal", "retry_after_of"]
 

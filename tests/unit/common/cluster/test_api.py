@@ -7,15 +7,9 @@ from prometheus_client import CollectorRegistry
 
 from fakes.api_server import FakeApiServer
 from fakes.controlled import config_map, key, pod, running, until
-from omnistage_operator.cluster.api import Api, Limits
-from omnistage_operator.cluster.connecting import Connection
-from omnistage_operator.cluster.messages import EventKind, Selection, path_of
-from omnistage_operator.control.fencing import Fence
-from omnistage_operator.control.kinds import CONFIG_MAPS, NODES, PODS, STAGES
-from omnistage_operator.control.manifests import Uid, uid_of
-from omnistage_operator.control.metrics import OperatorMetrics
-from omnistage_operator.control.rates import BackoffRule
-from omnistage_operator.errors import (
+from omnistage_common.cluster.api import Api, Limits
+from omnistage_common.cluster.connecting import Connection
+from omnistage_common.cluster.errors import (
     AccessDenied,
     AlreadyExists,
     ApiBusy,
@@ -27,6 +21,12 @@ from omnistage_operator.errors import (
     WriteConflict,
     WriteFenced,
 )
+from omnistage_common.cluster.fencing import Fence
+from omnistage_common.cluster.kinds import CONFIG_MAPS, NODES, PODS, STAGES
+from omnistage_common.cluster.manifests import Uid, uid_of
+from omnistage_common.cluster.messages import EventKind, Selection, path_of
+from omnistage_common.cluster.metrics import ClusterMetrics
+from omnistage_common.cluster.rates import BackoffRule
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ async def test_the_check_fails_where_nobody_knows_us(server: FakeApiServer, api:
 
 
 async def test_a_server_that_is_not_there_is_unavailable(
-    connection: Connection, server: FakeApiServer, metrics: OperatorMetrics
+    connection: Connection, server: FakeApiServer, metrics: ClusterMetrics
 ) -> None:
     api = Api(
         connection,
@@ -86,7 +86,7 @@ async def test_an_object_is_read_as_it_is(server: FakeApiServer, api: Api) -> No
 
 
 async def test_a_list_comes_in_pages_with_kinds_filled_in(
-    server: FakeApiServer, connection: Connection, metrics: OperatorMetrics
+    server: FakeApiServer, connection: Connection, metrics: ClusterMetrics
 ) -> None:
     api = Api(
         connection,
@@ -365,7 +365,7 @@ async def test_a_fence_that_closes_between_two_tries_stops_the_second(
 
 
 async def test_a_write_does_not_outlast_the_right_to_write(
-    server: FakeApiServer, connection: Connection, metrics: OperatorMetrics
+    server: FakeApiServer, connection: Connection, metrics: ClusterMetrics
 ) -> None:
     now = 100.0
     fence = Fence(clock=lambda: now)
@@ -384,7 +384,7 @@ async def test_a_write_does_not_outlast_the_right_to_write(
 
 
 async def test_requests_keep_to_the_limits(
-    server: FakeApiServer, connection: Connection, metrics: OperatorMetrics
+    server: FakeApiServer, connection: Connection, metrics: ClusterMetrics
 ) -> None:
     limits = Limits(per_second=50, burst=5, in_flight=2, backoff=BackoffRule())
     api = Api(
@@ -442,7 +442,7 @@ async def test_requests_are_counted_by_verb_resource_and_outcome(
 
     def count(verb: str, resource: str, outcome: str) -> float | None:
         labels = {"verb": verb, "resource": resource, "outcome": outcome}
-        return registry.get_sample_value("omnistage_operator_api_requests_total", labels)
+        return registry.get_sample_value("omnistage_cluster_api_requests_total", labels)
 
     assert count("get", "configmaps", "ok") == 1
     assert count("patch", "pods/status", "object_not_found") == 1

@@ -9,7 +9,7 @@ watch has passed it does not bring a deleted object back.
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Final
 
-from omnistage_operator.control.manifests import (
+from omnistage_common.cluster.manifests import (
     UNKNOWN_VERSION,
     Manifest,
     ObjectKey,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fakes.controlled import key, pod
-from omnistage_operator.control.manifests import Manifest, Uid, key_of, labels_of
-from omnistage_operator.control.store import Store
+from omnistage_common.cluster.manifests import Manifest, Uid, key_of, labels_of
+from omnistage_common.cluster.store import Store
 
 
 def at(version: int | str, name: str = "one", **labels: str) -> Manifest:

@@ -9,11 +9,16 @@ import pytest
 from kubernetes.aio.config import incluster_config
 
 from fakes.api_server import FakeApiServer
+from omnistage_common.cluster.answers import refusal, retry_after_of
+from omnistage_common.cluster.connecting import Address, Request, connect
+from omnistage_common.cluster.errors import (
+    AlreadyExists,
+    ApiUnavailable,
+    ObjectInvalid,
+    WriteConflict,
+)
+from omnistage_common.cluster.lines import MAX_LINE_BYTES, lines_of
 from omnistage_common.errors import SetupError
-from omnistage_operator.cluster.answers import refusal, retry_after_of
-from omnistage_operator.cluster.connecting import Address, Request, connect
-from omnistage_operator.cluster.lines import MAX_LINE_BYTES, lines_of
-from omnistage_operator.errors import AlreadyExists, ApiUnavailable, ObjectInvalid, WriteConflict
 
 VERSION = Request(asked="get version", method="GET", path="/version")
 

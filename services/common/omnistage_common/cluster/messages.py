@@ -11,12 +11,12 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from omnistage_operator.cluster.answers import refusal
-from omnistage_operator.cluster.connecting import Request
-from omnistage_operator.cluster.lines import lines_of
-from omnistage_operator.control.kinds import ResourceKind
-from omnistage_operator.control.manifests import Manifest
-from omnistage_operator.errors import ApiUnavailable
+from omnistage_common.cluster.answers import refusal
+from omnistage_common.cluster.connecting import Request
+from omnistage_common.cluster.errors import ApiUnavailable
+from omnistage_common.cluster.kinds import ResourceKind
+from omnistage_common.cluster.lines import lines_of
+from omnistage_common.cluster.manifests import Manifest
 
 __all__ = [
     "EventKind",

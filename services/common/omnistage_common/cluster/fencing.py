@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 
-from omnistage_operator.errors import WriteFenced
+from omnistage_common.cluster.errors import WriteFenced
 
 __all__ = ["Fence"]
 

@@ -23,9 +23,9 @@ from aiohttp import ClientError, ClientResponse, ClientTimeout
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
+from omnistage_common.cluster.answers import refusal
+from omnistage_common.cluster.errors import ApiUnavailable
 from omnistage_common.errors import SetupError, truncated
-from omnistage_operator.cluster.answers import refusal
-from omnistage_operator.errors import ApiUnavailable
 
 __all__ = ["Address", "Connection", "Request", "Transport", "connect"]
 

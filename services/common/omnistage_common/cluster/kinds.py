@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
+from omnistage_common.cluster.manifests import Manifest
 from omnistage_common.errors import SetupError
-from omnistage_operator.control.manifests import Manifest
 
 __all__ = [
     "CONFIG_MAPS",

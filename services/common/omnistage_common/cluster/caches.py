@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Iterable
 
+from omnistage_common.cluster.api import Api
+from omnistage_common.cluster.informing import Informer, WatchOptions, WatchTimings
+from omnistage_common.cluster.kinds import ResourceKind
+from omnistage_common.cluster.manifests import Manifest
+from omnistage_common.cluster.metrics import ClusterMetrics
+from omnistage_common.cluster.store import Store
 from omnistage_common.errors import SetupError
-from omnistage_operator.cluster.api import Api
-from omnistage_operator.cluster.informing import Informer, WatchOptions, WatchTimings
-from omnistage_operator.control.kinds import ResourceKind
-from omnistage_operator.control.manifests import Manifest
-from omnistage_operator.control.metrics import OperatorMetrics
-from omnistage_operator.control.store import Store
 
 __all__ = ["Caches"]
 
@@ -21,7 +21,7 @@ class Caches:
         self,
         api: Api,
         *,
-        metrics: OperatorMetrics,
+        metrics: ClusterMetrics,
         namespaces: Iterable[str] = (),
         timings: WatchTimings | None = None,
     ) -> None:

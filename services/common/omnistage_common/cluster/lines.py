@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
-from omnistage_operator.errors import ApiUnavailable
+from omnistage_common.cluster.errors import ApiUnavailable
 
 __all__ = ["MAX_LINE_BYTES", "lines_of"]
 
