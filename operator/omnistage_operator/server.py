@@ -16,6 +16,7 @@ from omnistage_common.cluster.connecting import Address, connect
 from omnistage_common.cluster.fencing import Fence
 from omnistage_common.cluster.kinds import INFERENCE_PIPELINES, STAGES
 from omnistage_common.cluster.manifests import ObjectKey
+from omnistage_common.cluster.messages import Identity
 from omnistage_common.signals import StopSignals
 from omnistage_common.telemetry import new_registry
 from omnistage_operator.cluster.applying import Applier
@@ -79,7 +80,8 @@ class OperatorServer:
                         tasks.create_task(caches.run(), name="caches"),
                         tasks.create_task(recorder.run(), name="events"),
                         tasks.create_task(
-                            self._work(api, _lead(caches, controllers)), name="leadership"
+                            self._work(api, identity, _lead(caches, controllers)),
+                            name="leadership",
                         ),
                     ]
                     await stop.wait()
@@ -88,14 +90,9 @@ class OperatorServer:
         _log.info("stopped")
 
     def _caches(self, api: Api) -> Caches:
-        watched = self._settings.watched
-        gateways = self._settings.planning.gateway_namespace
-        caches = Caches(
-            api,
-            metrics=self._metrics.cluster,
-            namespaces=dict.fromkeys((*watched, gateways)) if watched else (),
-        )
-        watch_everything(caches)
+        settings = self._settings
+        caches = Caches(api, metrics=self._metrics.cluster, namespaces=settings.watched)
+        watch_everything(caches, gateways=settings.planning.gateway_namespace)
         return caches
 
     def _controllers(self, api: Api, caches: Caches, recorder: Recorder) -> tuple[Controller, ...]:
@@ -122,7 +119,9 @@ class OperatorServer:
             ),
         )
 
-    async def _work(self, api: Api, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _work(
+        self, api: Api, identity: Identity, lead: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
         """Leads for as long as this process may."""
         lease = self._settings.lease
         if lease is None:
@@ -133,7 +132,17 @@ class OperatorServer:
             lease=ObjectKey(self._settings.namespace, lease),
             identity=self._settings.identity,
             fence=self._fence,
+            owner=_account(identity, self._settings.namespace),
         ).run(lead)
+
+
+def _account(identity: Identity, namespace: str) -> dict[str, str] | None:
+    """Reference to the ServiceAccount that we are, so that the lease goes when that is uninstalled."""
+    front = f"system:serviceaccount:{namespace}:"
+    if not identity.uid or not identity.user.startswith(front):
+        return None
+    name = identity.user.removeprefix(front)
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "name": name, "uid": identity.uid}
 
 
 def _lead(

@@ -52,6 +52,7 @@ class Election:
         identity: str,
         fence: Fence,
         timings: LeaseTimings | None = None,
+        owner: Manifest | None = None,
     ) -> None:
         """Does nothing before `run`.
 
@@ -61,7 +62,9 @@ class Election:
             identity: Unique to this process over time, e.g. pod name and uid.
             fence: Opened while this process leads; every other write must ask it.
             timings: How long a lease lasts.
+            owner: Reference to what the lease goes with; None for nothing.
         """
+        self._owner = owner
         self._timings = timings or LeaseTimings()
         self._api = api.unfenced(Limits.once(request_s=self._timings.renew_s / 2))
         self._lease = lease
@@ -165,7 +168,12 @@ class Election:
 
     async def _put(self, spec: dict[str, Any]) -> None:
         if self._live is None:
-            metadata = {"name": self._lease.name, "namespace": self._lease.namespace}
+            metadata: dict[str, Any] = {
+                "name": self._lease.name,
+                "namespace": self._lease.namespace,
+            }
+            if self._owner is not None:
+                metadata["ownerReferences"] = [self._owner]
             manifest = {
                 "apiVersion": LEASES.api_version,
                 "kind": LEASES.kind,

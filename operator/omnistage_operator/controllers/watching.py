@@ -33,14 +33,22 @@ _PODS: Final = "app.kubernetes.io/name in (omnistage-stage,omnistage-gateway)"
 _WARNINGS: Final = "type=Warning,regarding.kind=Pod"
 
 
-def watch_everything(caches: Caches) -> None:
-    """Has the caches keep what the controllers need."""
+def watch_everything(caches: Caches, *, gateways: str) -> None:
+    """Has the caches keep what the controllers need.
+
+    Args:
+        caches: Of the namespaces of pipelines.
+        gateways: Namespace of the gateways, whose pods are kept too.
+    """
     caches.watch(INFERENCE_PIPELINES, WatchOptions(indexes=PIPELINE_INDEXES))
     caches.watch(PIPELINE_TEMPLATES)
     caches.watch(STAGE_RUNTIMES)
     caches.watch(STAGES, WatchOptions(indexes=STAGE_INDEXES))
     caches.watch(CONFIG_MAPS, WatchOptions(labels=_OURS, indexes=PLAN_INDEXES))
-    caches.watch(PODS, WatchOptions(labels=_PODS, indexes=POD_INDEXES, shrink=_placed))
+    caches.watch(
+        PODS,
+        WatchOptions(labels=_PODS, indexes=POD_INDEXES, shrink=_placed, also_in=(gateways,)),
+    )
     caches.watch(EVENTS, WatchOptions(fields=_WARNINGS, indexes=EVENT_INDEXES, shrink=_said))
     for kind in CHILD_KINDS:
         if kind is not CONFIG_MAPS:

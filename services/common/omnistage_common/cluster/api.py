@@ -108,8 +108,12 @@ class Api:
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         request = self._request("create selfsubjectreviews", "POST", path, body=review)
         answer = decoded_object(request, await self._send(request, "selfsubjectreviews"))
-        user = answer.get("status", {}).get("userInfo", {}).get("username", "")
-        return Identity(version=decoded_object(about, version).get("gitVersion", ""), user=user)
+        about_us = answer.get("status", {}).get("userInfo", {})
+        return Identity(
+            version=decoded_object(about, version).get("gitVersion", ""),
+            user=about_us.get("username", ""),
+            uid=about_us.get("uid", ""),
+        )
 
     async def get(self, kind: ResourceKind, key: ObjectKey) -> Manifest:
         """Reads one object.
@@ -222,8 +226,16 @@ class Api:
         request = self._about("update", "PUT", kind, key_of(manifest), body=manifest)
         return await self._written(request, str(kind), repeats=(ApiBusy,))
 
-    async def delete(self, kind: ResourceKind, key: ObjectKey, *, uid: Uid) -> None:
+    async def delete(
+        self, kind: ResourceKind, key: ObjectKey, *, uid: Uid, grace_s: int | None = None
+    ) -> None:
         """Deletes this very object, children in the background; one that is gone is fine.
+
+        Args:
+            kind: Of the object.
+            key: Where it is.
+            uid: Which one of that name.
+            grace_s: Seconds that its containers may take to end; None for as long as it says itself.
 
         Raises:
             WriteConflict: Another object has the name by now.
@@ -234,6 +246,7 @@ class Api:
             "kind": "DeleteOptions",
             "preconditions": {"uid": uid},
             "propagationPolicy": "Background",
+            **({} if grace_s is None else {"gracePeriodSeconds": grace_s}),
         }
         try:
             await self._send(

@@ -64,6 +64,8 @@ class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Leaves out what nobody reads, before the object is kept."""
     indexes: Mapping[str, IndexRule] = {}
     """Further ways to find objects; by owner they are found anyway."""
+    also_in: tuple[str, ...] = ()
+    """Further namespaces, where only some are kept."""
     optional: bool = False
     """The kind may not be installed: then it has no objects, until it is."""
 
@@ -113,7 +115,9 @@ class Informer:
             metrics: Where to count.
         """
         options = options or WatchOptions()
-        scopes = namespaces if namespaces and kind.namespaced else ("",)
+        scopes: tuple[str, ...] = ("",)
+        if namespaces and kind.namespaced:
+            scopes = tuple(dict.fromkeys((*namespaces, *options.also_in)))
         self._kind = kind
         self._options = options
         self._store = Store(options.indexes)

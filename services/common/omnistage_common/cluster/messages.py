@@ -41,6 +41,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the server, e.g. `v1.34.2`."""
     user: str
     """As whom it knows us."""
+    uid: str = ""
+    """Of that account, where it has one; a pod's is its ServiceAccount."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):

@@ -266,6 +266,20 @@ async def test_only_some_namespaces_are_kept(
     assert len(runtimes.store) == 1
 
 
+async def test_one_kind_may_be_kept_in_a_further_namespace(
+    server: FakeApiServer, api: Api, metrics: ClusterMetrics
+) -> None:
+    for namespace in ("a", "gateways", "c"):
+        server.put(config_map("one", namespace=namespace))
+    caches = Caches(api, metrics=metrics, namespaces=("a",))
+    informer = caches.watch(CONFIG_MAPS, WatchOptions(also_in=("gateways",)))
+
+    async with running(caches.run()):
+        await caches.wait_synced()
+
+    assert {found.namespace for found in informer.store.keys()} == {"a", "gateways"}  # noqa: SIM118
+
+
 async def test_a_selector_lets_objects_come_and_go(
     server: FakeApiServer, api: Api, metrics: ClusterMetrics
 ) -> None:

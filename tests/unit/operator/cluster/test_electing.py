@@ -96,6 +96,29 @@ def holder(server: FakeApiServer) -> str:
     )
 
 
+async def test_the_lease_goes_with_its_owner(
+    server: FakeApiServer, metrics: OperatorMetrics
+) -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "name": "operator", "uid": "u-1"}
+    async with connect(Address(kubeconfig=server.kubeconfig)) as connection:
+        election = Election(
+            api=Api(connection, field_manager="x", fence=Fence(), metrics=metrics.cluster.api()),
+            lease=LEASE,
+            identity="first",
+            fence=Fence(),
+            owner=account,
+        )
+        led = asyncio.Event()
+
+        async def lead() -> None:
+            led.set()
+
+        await election.run(lead)
+
+    assert led.is_set()
+    assert server.need(LEASES, LEASE)["metadata"]["ownerReferences"] == [account]
+
+
 async def test_the_only_candidate_leads_and_may_write(
     server: FakeApiServer, first: Candidate
 ) -> None:
