@@ -46,7 +46,7 @@ from omnistage_common.links.frames import (
 )
 from omnistage_common.links.replica_link import CREDIT, ReplicaLink
 from omnistage_common.payloads import Output, Parameters
-from omnistage_gateway.settings import ReplicaEndpoint
+from omnistage_gateway.replicas.endpoints import ReplicaEndpoint
 from omnistage_protos.stage.v1 import stage_pb2
 
 ENOUGH_S = 20.0

@@ -24,6 +24,7 @@ from omnistage_protos.stage.v1 import stage_pb2, stage_pb2_grpc
 StartStage = Callable[..., StageProcess]
 SINGING = {"step_seconds": 0.05, "outputs": {"text": {"when": "step", "text": "la "}}}
 TEXT = {"text": PayloadKind.TEXT}
+LIVENESS = "omnistage.liveness"
 LONG = Parameters(max_tokens=1000)
 SHORT = Parameters(max_tokens=10)
 
@@ -146,6 +147,30 @@ async def test_the_drain_rpc_waits_for_what_runs_and_the_process_stays(
         assert (await stub.Describe(stage_pb2.DescribeRequest())).phase == stage_pb2.PHASE_DRAINING
         assert not await is_serving(channel)
     process.send(signal.SIGTERM)
+    assert await process.exit_code() == 0
+
+
+async def test_it_is_alive_while_it_loads_serves_and_drains(start_stage: StartStage) -> None:
+    process = start_stage(plan=singing(load_seconds=1.0))
+    await process.said("listening")
+    async with (
+        grpc.aio.insecure_channel(process.address, options=CHANNEL_OPTIONS) as channel,
+        grpc_link(process.address) as client,
+    ):
+        assert await is_serving(channel, LIVENESS)
+        assert not await is_serving(channel)
+
+        await client.phase(Phase.READY)
+        running = await client.open(parameters=SHORT)
+        await client.until(lambda: bool(client.text(running)))
+        assert await is_serving(channel, LIVENESS)
+
+        process.send(signal.SIGTERM)
+
+        await client.phase(Phase.DRAINING)
+        assert await is_serving(channel, LIVENESS)
+        assert not await is_serving(channel)
+        await client.ended(running)
     assert await process.exit_code() == 0
 
 

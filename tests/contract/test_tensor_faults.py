@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from fakes.tensor_process import MIB, TensorProcess, bytes_of
+from fakes.transfers import churn, nothing_is_held, read, under_way
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import DeadlineExceeded, Draining, OmnistageError, TensorLost
 from omnistage_common.ids import new_incarnation, this_host
-from omnistage_common.payloads import INLINE_LIMIT, Tensor, TensorRef
+from omnistage_common.payloads import INLINE_LIMIT
 from omnistage_common.processes import resident_bytes
 from omnistage_common.tensors import TensorPlane, TransportKind
 
@@ -65,28 +66,10 @@ async def consumer_by(kind: TransportKind, directory: Path) -> AsyncIterator[Ten
     plane.close()
 
 
-async def read(plane: TensorPlane, ref: TensorRef, owner: object = "reader") -> Tensor:
-    return await plane.fetch(ref, owner=owner, deadline=Deadline.after(60))
-
-
 async def met(plane: TensorPlane, producer: TensorProcess) -> None:
     """Makes them agree on a way."""
     await read(plane, producer.publish(MIB, 1), "met")
     plane.release_owner("met")
-
-
-async def under_way(plane: TensorPlane, task: "asyncio.Task[Tensor]") -> None:
-    """Returns when a fetch has its room and bytes come."""
-    while not plane.statistics().received:
-        assert not task.done()
-        await asyncio.sleep(0)
-
-
-async def nothing_is_held(plane: TensorPlane) -> None:
-    """Returns when no room is taken, once transfers that nobody waits for have ended."""
-    async with asyncio.timeout(FROZEN):
-        while plane.statistics().used_bytes or plane.statistics().settling:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 @NETWORK
@@ -256,30 +239,6 @@ def files_in(folder: Path) -> int:
 
 def open_files() -> int:
     return files_in(Path("/proc/self/fd"))
-
-
-async def churn(
-    consumer: TensorPlane, refs: list[TensorRef], chance: random.Random, count: int
-) -> int:
-    """Fetches, eight at a time, some cancelled on their way; how many were."""
-    places = asyncio.Semaphore(8)
-
-    async def request(number: int) -> None:
-        async with places:
-            ref = refs[number % len(refs)]
-            try:
-                tensor = await read(consumer, ref, number)
-                await asyncio.sleep(0)
-                assert len(tensor.data) == ref.length
-            finally:
-                consumer.release_owner(number)
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(request(number)) for number in range(count)]
-        for task in chance.sample(tasks, count // 3):
-            await asyncio.sleep(0)
-            task.cancel()
-    return sum(task.cancelled() for task in tasks)
 
 
 @pytest.mark.parametrize(("kind", "rounds"), [(SHARED_MEMORY, 40), (TCP, 12), (STREAM, 8)])

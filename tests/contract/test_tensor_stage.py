@@ -147,3 +147,21 @@ async def test_a_stage_that_moves_nothing_over_a_network_does_not_load_the_engin
     pid = (await described(stage)).pid
 
     assert "mooncake" not in await asyncio.to_thread(Path(f"/proc/{pid}/maps").read_text)
+
+
+async def test_a_stage_whose_engine_has_no_device_does_not_start_with_memory_of_one(
+    tmp_path: Path,
+) -> None:
+    plan = stage_plan(HUMMING, {"audio": PayloadKind.WAVEFORM})
+    (stage,) = plan.stages
+    limits = msgspec.structs.replace(stage.limits, device_slab_bytes=MIB)
+    changed = msgspec.structs.replace(stage, limits=limits)
+    process = StageProcess(msgspec.structs.replace(plan, stages=(changed,)), tmp_path)
+
+    try:
+        assert await process.exit_code() != 0
+        refused = await process.said("cannot start")
+        assert "its engine 'simulated' has no device memory to give" in refused["error"]
+        assert "`limits.deviceSlabBytes`" in refused["error"]
+    finally:
+        process.end()

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.tensor_process import MIB, TensorProcess, bytes_of
+from fakes.tensor_producer import in_slab
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import DeadlineExceeded, SetupError, TensorLost
 from omnistage_common.ids import HostId, LeaseId, TensorToken, new_incarnation, this_host
@@ -231,7 +232,7 @@ async def test_bytes_that_changed_in_the_slab_are_noticed_wherever_they_are(
     await read(consumer, producer.publish(MIB, 1))
     ref = producer.publish(9 * MIB, 1)
     assert ref.digest is not None, "the producer has met a peer that reads over a network"
-    with (folder / ref.location.segment).open("r+b") as segment:
+    with (folder / in_slab(ref).segment).open("r+b") as segment:
         segment.seek(ref.location.offset + 5_000_001)
         segment.write(b"?!")
 

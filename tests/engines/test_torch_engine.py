@@ -1,6 +1,5 @@
 """What all components of the torch engine share: loading, refusing, and tensors in and out."""
 
-import asyncio
 import json
 import shutil
 import threading
@@ -26,7 +25,6 @@ from omnistage_stage.engines.torch.placement import place
 from omnistage_stage.engines.torch.qwen3_omni.parts import load_code2wav, load_talker
 from omnistage_stage.engines.torch.sampling import Sampler, SamplingRule, seeded_generator
 from omnistage_stage.engines.torch.slots import SlotCache
-from omnistage_stage.engines.torch.staging import StagingPool
 
 
 @pytest.fixture(scope="module")
@@ -195,43 +193,6 @@ def test_gaps_are_closed_on_the_way_out() -> None:
 def test_text_where_a_tensor_belongs_is_refused() -> None:
     with pytest.raises(EngineFailed, match="text came"):
         from_payload(Payload(kind=PayloadKind.TEXT, content="hello"))
-
-
-async def test_host_buffers_are_bounded_lent_and_used_again() -> None:
-    pool = StagingPool(count=2, size=64, pinned=False)
-    async with pool.lend() as first, pool.lend() as second:
-        waiting = asyncio.create_task(_held(pool))
-        await asyncio.sleep(0)
-        assert (pool.lent, pool.made, waiting.done()) == (2, 2, False)
-        assert first is not second
-        held = first.hold(torch.arange(4.0))
-        assert torch.equal(held, torch.arange(4.0))
-    assert torch.equal(await waiting, torch.full((2, 3), 7))
-    assert (pool.lent, pool.made) == (0, 2)
-
-
-async def test_whoever_is_cancelled_gives_its_buffer_back() -> None:
-    pool = StagingPool(count=1, size=64, pinned=False)
-    never = asyncio.Event()
-
-    async def keep() -> None:
-        async with pool.lend():
-            await never.wait()
-
-    keeping = asyncio.create_task(keep())
-    waiting = asyncio.create_task(_held(pool))
-    await asyncio.sleep(0)
-    keeping.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await keeping
-    await waiting
-
-    assert (pool.lent, pool.made) == (0, 1)
-
-
-async def _held(pool: StagingPool) -> Any:
-    async with pool.lend() as buffer:
-        return buffer.hold(torch.full((2, 3), 7)).clone()
 
 
 RULES = (

@@ -1,24 +1,27 @@
 """What an engine needs around it in a test: a spec, a request, and a place for its outputs."""
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Self
 
 from omnistage_common.deadlines import Deadline
 from omnistage_common.ids import OutputName, StageName, new_request_id
 from omnistage_common.payloads import (
     AudioPart,
     Conversation,
+    DeviceTensor,
     Message,
     Parameters,
     Payload,
     PayloadKind,
     Tensor,
+    TensorHeader,
     TextPart,
 )
 from omnistage_stage.engines.protocol import EngineRequest, EngineSpec
 
 __all__ = [
     "RecordedOutputs",
+    "RecordedPlace",
     "conversation",
     "engine_request",
     "engine_spec",
@@ -27,12 +30,42 @@ __all__ = [
 ]
 
 
+class RecordedPlace:
+    """Memory for an output that is put when it is sealed."""
+
+    def __init__(
+        self,
+        outputs: "RecordedOutputs",
+        put: Callable[[Tensor], Awaitable[None]],
+        most: TensorHeader,
+    ) -> None:
+        self._outputs = outputs
+        self._put = put
+        self._most = most
+        self.data: memoryview | DeviceTensor = memoryview(bytearray(most.length))
+
+    async def seal(self, header: TensorHeader | None = None) -> None:
+        """Puts what was made."""
+        made = header or self._most
+        assert isinstance(self.data, memoryview)
+        await self._put(Tensor(header=made, data=self.data[: made.length]))
+
+    def __enter__(self) -> Self:
+        self._outputs.places += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._outputs.places -= 1
+
+
 class RecordedOutputs:
     """Keeps what an engine hands over."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[OutputName, int, Payload]] = []
         self.steps: list[tuple[int, int]] = []
+        self.places = 0
+        """Places that somebody makes something in."""
 
     def emit(self, name: OutputName, payload: Payload, *, index: int = 0) -> None:
         """Keeps an output."""
@@ -41,6 +74,22 @@ class RecordedOutputs:
     async def put(self, name: OutputName, payload: Payload, *, index: int = 0) -> None:
         """Keeps an output."""
         self.emit(name, payload, index=index)
+
+    async def reserve(
+        self,
+        name: OutputName,
+        kind: PayloadKind,
+        header: TensorHeader,
+        *,
+        index: int = 0,
+        on_device: bool = False,  # noqa: ARG002
+    ) -> RecordedPlace:
+        """Memory of its own."""
+
+        async def put(tensor: Tensor) -> None:
+            await self.put(name, Payload(kind=kind, content=tensor), index=index)
+
+        return RecordedPlace(self, put, header)
 
     def progress(self, done: int, total: int) -> None:
         """Keeps how far it is."""

@@ -30,9 +30,9 @@ from omnistage_common.pipeline.plan import Modality, OutputPlan, PipelinePlan
 from omnistage_common.tensors import TensorPlane
 from omnistage_common.transfers import transports_for
 from omnistage_gateway.pipelines.routing import Routes
+from omnistage_gateway.replicas.endpoints import ReplicaEndpoint
 from omnistage_gateway.replicas.pool import StagePool
 from omnistage_gateway.requests.sequencing import Sequence, StagedRequest
-from omnistage_gateway.settings import ReplicaEndpoint
 
 __all__ = ["ExactAnswer", "ExactRequests", "exact_requests", "tensor_payload"]
 

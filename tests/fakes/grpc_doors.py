@@ -9,14 +9,14 @@ from grpc_reflection.v1alpha import reflection_pb2
 __all__ = ["is_serving", "service_names", "watch_serving"]
 
 
-async def is_serving(channel: grpc.aio.Channel) -> bool:
-    """What health says now."""
+async def is_serving(channel: grpc.aio.Channel, service: str = "") -> bool:
+    """What health says now of a service, of the whole process if none is named."""
     check = channel.unary_unary(
         "/grpc.health.v1.Health/Check",
         request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
         response_deserializer=health_pb2.HealthCheckResponse.FromString,
     )
-    return _serves(await check(health_pb2.HealthCheckRequest()))
+    return _serves(await check(health_pb2.HealthCheckRequest(service=service)))
 
 
 async def watch_serving(channel: grpc.aio.Channel) -> AsyncGenerator[bool]:

@@ -23,7 +23,7 @@ from omnistage_common.links.frames import (
 )
 from omnistage_common.links.replica_link import ReplicaLink
 from omnistage_common.payloads import Output
-from omnistage_gateway.settings import ReplicaEndpoint
+from omnistage_gateway.replicas.endpoints import ReplicaEndpoint
 
 __all__ = ["ScriptedLink"]
 

@@ -23,7 +23,7 @@ from omnistage_common.channels import SERVER_OPTIONS
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import OmnistageError
 from omnistage_common.ids import new_incarnation, this_host
-from omnistage_common.payloads import ElementType, Tensor, TensorHeader, TensorRef
+from omnistage_common.payloads import DeviceTensor, ElementType, Tensor, TensorHeader, TensorRef
 from omnistage_common.tensors import (
     EVERY_TRANSPORT,
     PlaneStatistics,
@@ -38,6 +38,8 @@ MIB: Final = 1024 * 1024
 _LIFE: Final = 60.0
 _RUN: Final = f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')"
 """Runs this file with the current folder first in the import path."""
+_TESTS: Final = Path(__file__).parents[1]
+"""Where `fakes` is found, which what has a device needs."""
 _OWNER: Final = "peer"
 
 
@@ -61,10 +63,12 @@ def tensor_of(length: int, seed: int = 0) -> Tensor:
 class _Publish(Struct, tag=True):
     length: int
     seed: int
+    on_device: bool
 
 
 class _Fetch(Struct, tag=True):
     ref: TensorRef
+    to_device: bool
 
 
 class _Release(Struct, tag=True):
@@ -92,7 +96,9 @@ class TensorProcess:
         port: Where its door is; 0 for a free one.
         slab_bytes: Of its plane.
         transports: By which it may read.
-        import_path: Folder whose packages come before those installed.
+        import_path: Folder whose packages come before those installed; not for one with a device.
+        device_bytes: Of its device for what it makes, and as much again for what it receives; 0 for
+            none. The device is a CPU, as the torch engine has it.
     """
 
     def __init__(
@@ -103,27 +109,30 @@ class TensorProcess:
         slab_bytes: int = 512 * MIB,
         transports: tuple[TransportKind, ...] = EVERY_TRANSPORT,
         import_path: Path | None = None,
+        device_bytes: int = 0,
     ) -> None:
         names = ",".join(kind.value for kind in transports)
+        numbers = map(str, (port, slab_bytes, device_bytes))
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _RUN, str(directory), str(port), str(slab_bytes), names],
+            [sys.executable, "-c", _RUN, str(directory), *numbers, names],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            cwd=import_path or directory,
+            cwd=import_path or _TESTS,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         self.pid = self._process.pid
         self.address = self._answer().decode()
         """`HOST:PORT` of its door."""
         self.port = int(self.address.rpartition(":")[2])
 
-    def publish(self, length: int, seed: int = 0) -> TensorRef:
-        """A reference to `tensor_of(length, seed)`."""
-        self._ask(_Publish(length, seed))
+    def publish(self, length: int, seed: int = 0, *, on_device: bool = False) -> TensorRef:
+        """A reference to `tensor_of(length, seed)`, in its slab or made on its device."""
+        self._ask(_Publish(length, seed, on_device))
         return msgspec.json.decode(self._answer(), type=TensorRef)
 
-    def start_fetch(self, ref: TensorRef) -> None:
+    def start_fetch(self, ref: TensorRef, *, to_device: bool = False) -> None:
         """Has it fetch a tensor; `fetched` says what came of it."""
-        self._ask(_Fetch(ref))
+        self._ask(_Fetch(ref, to_device))
 
     def fetched(self) -> Fetched:
         """What the fetch that was started first brought."""
@@ -177,33 +186,52 @@ def _say(answer: object) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _fetch(plane: TensorPlane, ref: TensorRef) -> Fetched:
+async def _publish(plane: TensorPlane, command: _Publish) -> Tensor | TensorRef:
+    tensor = tensor_of(command.length, command.seed)
+    if not command.on_device:
+        return await plane.publish(tensor, owner=_OWNER, deadline=Deadline.after(_LIFE))
+    from fakes.device_tensors import made_on_device  # noqa: PLC0415 - torch
+
+    return await made_on_device(plane, tensor, owner=_OWNER)
+
+
+async def _fetch(plane: TensorPlane, command: _Fetch) -> Fetched:
+    fetch = plane.fetch_to_device if command.to_device else plane.fetch
     try:
-        tensor = await plane.fetch(ref, owner=_OWNER, deadline=Deadline.after(_LIFE))
+        tensor = await fetch(command.ref, owner=_OWNER, deadline=Deadline.after(_LIFE))
     except OmnistageError as error:
         return Fetched(-1, error.code)
-    found = next((seed for seed in range(10) if tensor.data == bytes_of(ref.length, seed)), -1)
+    if isinstance(tensor, DeviceTensor):
+        data: bytes | memoryview = tensor.memory.read(tensor.offset, tensor.header.length)
+    else:
+        data = tensor.data
+    found = next((seed for seed in range(10) if data == bytes_of(len(data), seed)), -1)
     return Fetched(found, "")
 
 
 async def _obey(plane: TensorPlane, line: bytes) -> None:
     command = msgspec.json.decode(line, type=_Publish | _Fetch | _Release | _Holds)
     match command:
-        case _Publish(length, seed):
-            _say(
-                await plane.publish(
-                    tensor_of(length, seed), owner=_OWNER, deadline=Deadline.after(_LIFE)
-                )
-            )
-        case _Fetch(ref):
-            _say(await _fetch(plane, ref))
+        case _Publish():
+            _say(await _publish(plane, command))
+        case _Fetch():
+            _say(await _fetch(plane, command))
         case _Release():
             _say(plane.release_owner(_OWNER))
         case _:
             _say(plane.statistics())
 
 
-async def _serve(directory: Path, port: int, slab_bytes: int, names: str) -> None:
+def _attach(plane: TensorPlane, device_bytes: int) -> None:
+    if device_bytes:
+        from fakes.device_tensors import region  # noqa: PLC0415 - torch
+
+        plane.attach(made=region(device_bytes), received=region(device_bytes))
+
+
+async def _serve(
+    directory: Path, port: int, slab_bytes: int, device_bytes: int, names: str
+) -> None:
     server = grpc.aio.server(options=SERVER_OPTIONS)
     address = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
     plane = TensorPlane(
@@ -214,6 +242,7 @@ async def _serve(directory: Path, port: int, slab_bytes: int, names: str) -> Non
         address=address,
         transports=tuple(TransportKind(name) for name in names.split(",")),
     )
+    _attach(plane, device_bytes)
     open_door(server, plane)
     await server.start()
     sys.stdout.write(address + "\n")
@@ -226,4 +255,5 @@ async def _serve(directory: Path, port: int, slab_bytes: int, names: str) -> Non
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))
+    _folder, _port, _slab, _device, _names = sys.argv[1:]
+    asyncio.run(_serve(Path(_folder), int(_port), int(_slab), int(_device), _names))

@@ -16,10 +16,16 @@ import msgspec
 
 from omnistage_common.deadlines import Deadline
 from omnistage_common.ids import new_incarnation, this_host
-from omnistage_common.payloads import ElementType, Tensor, TensorHeader, TensorRef
+from omnistage_common.payloads import (
+    ElementType,
+    SharedMemoryLocation,
+    Tensor,
+    TensorHeader,
+    TensorRef,
+)
 from omnistage_common.tensors import TensorPlane
 
-__all__ = ["MIB", "Producer", "random_tensor"]
+__all__ = ["MIB", "Producer", "in_slab", "random_tensor"]
 
 MIB: Final = 1024 * 1024
 
@@ -28,6 +34,12 @@ def random_tensor(length: int, seed: int = 0) -> Tensor:
     """A tensor of that many bytes, the same for the same seed."""
     header = TensorHeader(element_type=ElementType.UINT8, shape=(length,))
     return Tensor(header=header, data=random.Random(seed).randbytes(length))  # noqa: S311 - reproducible
+
+
+def in_slab(ref: TensorRef) -> SharedMemoryLocation:
+    """Where a tensor is that is in a slab."""
+    assert isinstance(ref.location, SharedMemoryLocation)
+    return ref.location
 
 
 class Producer:

@@ -2,13 +2,14 @@
 
 A payload is small data by value (text, a conversation, a tensor of at most 64 KiB) or a reference to
 a tensor that its producer holds under a lease. Nothing here knows protobuf, numpy or torch: a tensor
-is a header and a buffer, and an engine makes of it what its runtime wants.
+is a header and a buffer, on the host or on an accelerator, and an engine makes of it what its runtime
+wants.
 """
 
 from collections.abc import Sequence
 from enum import Enum
 from math import prod
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -19,6 +20,9 @@ __all__ = [
     "AudioPart",
     "Content",
     "Conversation",
+    "DeviceLocation",
+    "DeviceMemory",
+    "DeviceTensor",
     "DiffusionParameters",
     "ElementType",
     "ImagePart",
@@ -106,13 +110,63 @@ class Tensor(Struct, frozen=True, kw_only=True):
     that the producer keeps until its lease ends: copy what must live longer than the request."""
 
 
-class SharedMemoryLocation(Struct, frozen=True, kw_only=True):
+class DeviceMemory(Protocol):
+    """Memory of an accelerator, of fixed size, that stays where it is; the engine's runtime has it.
+
+    Nothing but the runtime works on it. What the host reads and writes are copies of a few bytes or
+    of a piece at a time; they are there when the call returns, and may be made in any thread.
+    """
+
+    device: str
+    """As its runtime calls it, e.g. `cuda:0`."""
+    address: int
+    """Of the first byte, as drivers and transfer engines know it; a multiple of 64."""
+    size: int
+    """Bytes."""
+    on_host: bool
+    """Whether the processor itself can read it at that address."""
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """A copy of some bytes.
+
+        Raises:
+            TensorLost: The device does not answer any more.
+        """
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Copies bytes of the host, in one dimension, to that place.
+
+        Raises:
+            TensorLost: The device does not answer any more.
+        """
+
+
+class DeviceTensor(Struct, frozen=True, kw_only=True):
+    """A tensor on an accelerator of this very process; no other process can be told of it."""
+
+    header: TensorHeader
+    memory: DeviceMemory
+    """Where it is; the runtime that gave it makes a tensor of its own of a place in it."""
+    offset: int
+    """Of its first byte in there; a multiple of 64."""
+
+
+class SharedMemoryLocation(Struct, frozen=True, kw_only=True, tag="shared_memory"):
     """A place in the producer's slab, a named segment of its host's shared memory folder."""
 
     host: HostId
     segment: str
     offset: int
     """Of the first byte of the tensor, from the start of the segment."""
+
+
+class DeviceLocation(Struct, frozen=True, kw_only=True, tag="device"):
+    """A place in the producer's device region; nobody can map it."""
+
+    device: str
+    """As the producer's runtime calls it."""
+    offset: int
+    """Of the first byte of the tensor, from the start of the region."""
 
 
 class TensorRef(Struct, frozen=True, kw_only=True):
@@ -125,13 +179,19 @@ class TensorRef(Struct, frozen=True, kw_only=True):
     """Bytes."""
     checksum: int
     """XXH3-64 of the header and a sample of the bytes."""
-    location: SharedMemoryLocation
+    location: SharedMemoryLocation | DeviceLocation
     token: TensorToken = TensorToken("")
     """What a reader shows to the producer."""
     address: str = ""
     """`HOST:PORT` of the producer's TensorService; empty when it serves its own host only."""
     digest: int | None = None
-    """XXH3-64 of all bytes; None when the producer knew of no peer that reads over a network."""
+    """XXH3-64 of all bytes; None when the producer knew of no peer that reads over a network, and
+    for a tensor on a device."""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether its bytes are on a device of the producer."""
+        return isinstance(self.location, DeviceLocation)
 
 
 class TextPart(Struct, frozen=True, kw_only=True):
@@ -199,8 +259,8 @@ class Conversation(Struct, frozen=True, kw_only=True):
         )
 
 
-Content = str | Conversation | Tensor | TensorRef
-"""The content of a payload."""
+Content = str | Conversation | Tensor | DeviceTensor | TensorRef
+"""The content of a payload. A `DeviceTensor` is seen by the engine of its device only."""
 
 
 class Payload(Struct, frozen=True, kw_only=True):

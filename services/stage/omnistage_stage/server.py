@@ -48,6 +48,8 @@ _log = structlog.get_logger()
 
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
+LIVENESS: Final = "omnistage.liveness"
+"""Health says SERVING of this from listening to the end, while it loads and drains too."""
 
 CLOSE_GRACE: Final = 1.0
 """Seconds for links to write what is ready after a drain."""
@@ -87,7 +89,7 @@ class StageServer:
                     if serving.done():
                         self._drain.finish_links()
                         await serving
-                    await health_servicer.enter_graceful_shutdown()
+                    await health_servicer.set("", _NOT_SERVING)
                     left = await self._drain.run(self._drain_grace)
                     _log.info("drained", left=left)
                 finally:
@@ -130,6 +132,7 @@ class StageServer:
         health_servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
         await health_servicer.set("", _NOT_SERVING)
+        await health_servicer.set(LIVENESS, _SERVING)
         reflection.enable_server_reflection(
             (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )

@@ -65,6 +65,8 @@ LAST_RETRY: Final = 1.0
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     _Call = grpc.aio.StreamStreamCall[stage_pb2.LinkRequest, stage_pb2.LinkResponse]
 
 
@@ -116,6 +118,10 @@ class ReplicaLink:
         self.incarnation: Incarnation | None = None
         self.over = False
         """Whether it was kept open once and has ended: nothing that is opened on it gets anywhere."""
+        self.on_phase: Callable[[], None] | None = None
+        """Called when `phase` has been set."""
+        self.on_idle: Callable[[], None] | None = None
+        """Called when `idle` has become true."""
         self._opener = Opener()
         self._listeners: dict[RequestNumber, Listener] = {}
         self._outgoing: list[FromOpener] = []
@@ -125,6 +131,11 @@ class ReplicaLink:
     def outstanding(self) -> int:
         """Requests that have not ended."""
         return len(self._listeners)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request needs this link: all have ended, and nothing of them is held."""
+        return not self._listeners and not self._opener
 
     async def run(self) -> None:
         """Keeps the link open, however often it breaks, until cancelled; then its requests have failed.
@@ -215,6 +226,13 @@ class ReplicaLink:
             self._listeners[frame.request].received(frame)
         else:
             self._listeners.pop(frame.request).received(frame)
+            if self.on_idle is not None:
+                self._tell_idle(self.on_idle)
+
+    def _tell_idle(self, on_idle: "Callable[[], None]") -> None:
+        """A request has ended; perhaps it was the last."""
+        if self.idle:
+            on_idle()
 
     def _blame(self, frame: FromReplica, violation: ProtocolViolation) -> None:
         if isinstance(frame, Status):
@@ -230,6 +248,8 @@ class ReplicaLink:
         self.host = status.host
         self.incarnation = status.incarnation
         _log.info("replica", replica=self.endpoint.replica, phase=status.phase.value)
+        if self.on_phase is not None:
+            self.on_phase()
 
     def _fail_all(self, *, drained: bool) -> None:
         self.phase = None
@@ -244,6 +264,10 @@ class ReplicaLink:
                 else StageUnavailable(f"replica {replica} was lost while it worked on this request")
             )
             listener.received(Error(request=number, error=error))
+        if self.on_phase is not None:
+            self.on_phase()
+        if self.on_idle is not None:
+            self._tell_idle(self.on_idle)
 
     def open(
         self,
@@ -305,6 +329,8 @@ class ReplicaLink:
         frame = self._opener.release(number) or self._opener.cancel(number, reason)
         if frame is not None:
             self._send(frame)
+        if self.on_idle is not None:
+            self._tell_idle(self.on_idle)
 
     def _send(self, frame: FromOpener) -> None:
         self._outgoing.append(frame)

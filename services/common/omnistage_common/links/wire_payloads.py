@@ -13,6 +13,8 @@ from omnistage_common.ids import HostId, Incarnation, LeaseId, TensorToken
 from omnistage_common.payloads import (
     AudioPart,
     Conversation,
+    DeviceLocation,
+    DeviceTensor,
     DiffusionParameters,
     ElementType,
     ImagePart,
@@ -104,7 +106,11 @@ def _fill_diffusion(into: pb.DiffusionParameters, parameters: DiffusionParameter
 
 
 def fill_payload(into: pb.Payload, payload: Payload) -> None:
-    """Fills a message."""
+    """Fills a message.
+
+    Raises:
+        ProtocolViolation: It holds a tensor that lies on a device of this process.
+    """
     into.kind = _KINDS[payload.kind]
     content = payload.content
     if isinstance(content, str):
@@ -115,6 +121,8 @@ def fill_payload(into: pb.Payload, payload: Payload) -> None:
         into.inline.data = data if isinstance(data, bytes) else data.tobytes()
     elif isinstance(content, TensorRef):
         _fill_ref(into.ref, content)
+    elif isinstance(content, DeviceTensor):
+        raise ProtocolViolation("a tensor on a device does not travel: it must be published first")
     else:
         into.conversation.SetInParent()
         for message in content.messages:
@@ -145,9 +153,13 @@ def _fill_ref(into: tensor_pb.TensorRef, ref: TensorRef) -> None:
     into.incarnation = ref.incarnation
     into.length = ref.length
     into.checksum = ref.checksum
-    into.shared_memory.host = ref.location.host
-    into.shared_memory.segment = ref.location.segment
-    into.shared_memory.offset = ref.location.offset
+    if isinstance(ref.location, DeviceLocation):
+        into.device.device = ref.location.device
+        into.device.offset = ref.location.offset
+    else:
+        into.shared_memory.host = ref.location.host
+        into.shared_memory.segment = ref.location.segment
+        into.shared_memory.offset = ref.location.offset
     into.token = ref.token
     into.address = ref.address
     if ref.digest is not None:
@@ -225,19 +237,27 @@ def _tensor_from_pb(inline: pb.InlineTensor) -> Tensor:
 
 
 def _ref_from_pb(ref: tensor_pb.TensorRef) -> TensorRef:
-    if ref.WhichOneof("location") != "shared_memory":
-        raise ProtocolViolation("a tensor reference without a location")
-    location = ref.shared_memory
     return TensorRef(
         header=_header_from_pb(ref.header),
         lease=LeaseId(ref.lease),
         incarnation=Incarnation(ref.incarnation),
         length=ref.length,
         checksum=ref.checksum,
-        location=SharedMemoryLocation(
-            host=HostId(location.host), segment=location.segment, offset=location.offset
-        ),
+        location=_location_from_pb(ref),
         token=TensorToken(ref.token),
         address=ref.address,
         digest=ref.digest if ref.HasField("digest") else None,
     )
+
+
+def _location_from_pb(ref: tensor_pb.TensorRef) -> SharedMemoryLocation | DeviceLocation:
+    match ref.WhichOneof("location"):
+        case "shared_memory":
+            slab = ref.shared_memory
+            return SharedMemoryLocation(
+                host=HostId(slab.host), segment=slab.segment, offset=slab.offset
+            )
+        case "device":
+            return DeviceLocation(device=ref.device.device, offset=ref.device.offset)
+        case _:
+            raise ProtocolViolation("a tensor reference without a location")

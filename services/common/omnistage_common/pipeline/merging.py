@@ -220,6 +220,7 @@ def _limits(selection: Selection, stage: StageSelection, log: OriginLog) -> Limi
         max_running=final("max_running"),
         max_queued=final("max_queued"),
         slab_bytes=bytes_of(final("slab_bytes")),
+        device_slab_bytes=bytes_of(final("device_slab_bytes")),
     )
 
 

@@ -135,6 +135,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Requests waiting for a place; one more is refused with 429."""
     slab_bytes: int
     """Shared memory for tensors that consumers have not read yet."""
+    device_slab_bytes: int = 0
+    """Memory of the engine's device for the same, and as much again for tensors received where the
+    engine takes them there; 0: none."""
 
 
 class StagePlan(Struct, frozen=True, kw_only=True):

@@ -216,6 +216,9 @@ def _limits(plan: StagePlan) -> LimitsOverride:
         max_running=plan.limits.max_running,
         max_queued=plan.limits.max_queued,
         slab_bytes=str(plan.limits.slab_bytes),
+        device_slab_bytes=str(plan.limits.device_slab_bytes)
+        if plan.limits.device_slab_bytes
+        else None,
     )
 
 

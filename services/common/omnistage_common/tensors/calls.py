@@ -46,6 +46,7 @@ class PeerCalls:
         deadline: Deadline,
         *,
         at_most: float,
+        on_device: bool = False,
     ) -> Agreement:
         """By which of these ways the peer can be read, the best first.
 
@@ -54,13 +55,16 @@ class PeerCalls:
             kinds: What this process can do.
             deadline: Of the request.
             at_most: Seconds after which a peer that says nothing counts as gone.
+            on_device: Whether it is about tensors on the peer's device.
 
         Raises:
             NoTransport: By none.
             TensorLost: The peer does not answer.
             DeadlineExceeded: The deadline passed.
         """
-        request = tensor_pb2.NegotiateRequest(host=host, transports=map(kind_to_pb, kinds))
+        request = tensor_pb2.NegotiateRequest(
+            host=host, transports=map(kind_to_pb, kinds), on_device=on_device
+        )
         try:
             answer = await self._stub.Negotiate(request, timeout=min(at_most, _left(deadline)))
         except grpc.aio.AioRpcError as failed:

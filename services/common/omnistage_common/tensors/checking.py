@@ -3,6 +3,7 @@
 from omnistage_common.errors import TensorLost
 from omnistage_common.payloads import TensorRef
 from omnistage_common.tensors.checksums import sample_checksum
+from omnistage_common.tensors.regions import Octets
 from omnistage_common.tensors.segments import Stamp
 
 __all__ = ["check_digest", "check_length", "check_sample", "check_stamp", "lost", "reason"]
@@ -53,7 +54,7 @@ def check_stamp(ref: TensorRef, stamp: Stamp) -> None:
         )
 
 
-def check_sample(ref: TensorRef, data: memoryview) -> None:
+def check_sample(ref: TensorRef, data: Octets) -> None:
     """Whether header and sampled bytes are those that were published.
 
     Raises:

@@ -11,8 +11,9 @@ from typing import Final
 from xxhash import xxh3_64
 
 from omnistage_common.payloads import TensorHeader
+from omnistage_common.tensors.regions import Octets
 
-__all__ = ["SAMPLED_WHOLE", "sample_checksum"]
+__all__ = ["SAMPLED_WHOLE", "sample_checksum", "whole_digest"]
 
 SAMPLED_WHOLE: Final = 256 * 1024
 """Bytes up to which a sample is all there is."""
@@ -22,19 +23,20 @@ _EDGE: Final = 16 * 1024
 _PAGE: Final = 4096
 _PAGES: Final = 15
 """Pages of the sample between the ends."""
+_PIECE: Final = 1024 * 1024
 
 
-def sample_checksum(header: TensorHeader, data: memoryview) -> int:
+def sample_checksum(header: TensorHeader, data: Octets) -> int:
     """The checksum of a tensor.
 
     Args:
         header: Of the tensor.
-        data: Its bytes, in one dimension.
+        data: Its bytes; only what is summed up is looked at.
     """
     summed = xxh3_64(_described(header))
     length = len(data)
     if length <= SAMPLED_WHOLE:
-        summed.update(data)
+        summed.update(data[:])
         return summed.intdigest()
     summed.update(data[:_EDGE])
     step = (length - 2 * _EDGE) // (_PAGES + 1)
@@ -42,6 +44,14 @@ def sample_checksum(header: TensorHeader, data: memoryview) -> int:
         at = _EDGE + number * step
         summed.update(data[at : at + _PAGE])
     summed.update(data[-_EDGE:])
+    return summed.intdigest()
+
+
+def whole_digest(data: Octets) -> int:
+    """The digest of a tensor, with no more than a piece of it in memory of the host at a time."""
+    summed = xxh3_64()
+    for at in range(0, len(data), _PIECE):
+        summed.update(data[at : at + _PIECE])
     return summed.intdigest()
 
 

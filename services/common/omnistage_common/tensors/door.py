@@ -53,7 +53,9 @@ class TensorServicer(tensor_pb2_grpc.TensorServiceServicer):
             )
         kinds = kinds_from_pb(list(request.transports))
         try:
-            agreement = await self._plane.negotiate(HostId(request.host), kinds)
+            agreement = await self._plane.negotiate(
+                HostId(request.host), kinds, on_device=request.on_device
+            )
         except NoTransport as none:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, none.message)
         return agreement_to_pb(agreement)

@@ -1,12 +1,16 @@
 """The consumer's half of the plane: finds out how to read a producer, and reads.
 
 The way to a producer is chosen with its first tensor and kept for its life: shared memory where its
-segment can be opened here, else what both ends can do. A way that fails although the producer answers
+segment can be opened here, else what both ends can do; and once more for what lies on its device, which
+cannot be mapped. A way that fails although the producer answers
 is given up for that producer; the next best takes its place, once, and says so. A producer that does
 not answer has lost its tensors.
+
+What comes lands on the host, or on a device where the reader wants that, there is room for received
+tensors on it, and the way leads there.
 """
 
-import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Final
@@ -15,9 +19,9 @@ import structlog
 from xxhash import xxh3_64
 
 from omnistage_common.deadlines import Deadline
-from omnistage_common.errors import DeadlineExceeded, SetupError, TensorLost
+from omnistage_common.errors import SetupError, TensorLost
 from omnistage_common.ids import HostId, Incarnation
-from omnistage_common.payloads import TensorRef
+from omnistage_common.payloads import DeviceTensor, SharedMemoryLocation, Tensor, TensorRef
 from omnistage_common.tensors.calls import NoTransport
 from omnistage_common.tensors.checking import (
     check_digest,
@@ -27,9 +31,11 @@ from omnistage_common.tensors.checking import (
     reason,
 )
 from omnistage_common.tensors.leases import Lease, LeaseOwner
-from omnistage_common.tensors.mooncake import Pull, missing_for
+from omnistage_common.tensors.mooncake import missing_for
+from omnistage_common.tensors.moving import TransferFailed, moved
 from omnistage_common.tensors.peers import Counters, Peer, Peers
-from omnistage_common.tensors.receiving import ReceiveRoom
+from omnistage_common.tensors.receiving import HostReceiveRoom, ReceiveRoom
+from omnistage_common.tensors.room import Filling
 from omnistage_common.tensors.segments import STAMP_BYTES, read_stamp
 from omnistage_common.tensors.sessions import TransferEngines
 from omnistage_common.tensors.shared_memory import SharedMemoryTransport
@@ -52,15 +58,6 @@ PROBE: Final = 0.7
 ATTEMPTS: Final = 2
 """Transfers of one tensor that must fail before a way to a peer that lives is given up: connections
 that were kept while it was away fail once."""
-STALL: Final = 2.5
-"""Seconds within which a transfer must begin: a handshake with a frozen peer blocks the engine."""
-PATIENCE: Final = 30.0
-"""Seconds within which something of it must come then. The engine notices by itself that a peer is
-frozen, within two seconds; this is for when it does not."""
-
-
-class _TransferFailed(Exception):
-    """The transfer engine did not bring a tensor; whether the producer lives is not known."""
 
 
 class Fetcher:
@@ -80,26 +77,32 @@ class Fetcher:
         host: HostId,
         kinds: tuple[TransportKind, ...],
         directory: Path,
-        received: ReceiveRoom,
+        received: HostReceiveRoom,
         engines: TransferEngines,
     ) -> None:
         self._host = host
         self._kinds = kinds
         self._shared_memory = SharedMemoryTransport(host=host, directory=directory)
         self._received = received
+        self.on_device: ReceiveRoom | None = None
+        """Room for what comes over a network, on a device."""
         self._engines = engines
         self._peers = Peers()
         self._counters = Counters()
 
-    async def fetch(self, ref: TensorRef, *, owner: LeaseOwner, deadline: Deadline) -> memoryview:
-        """The bytes of a tensor of another process; see `TensorPlane.fetch`."""
+    async def fetch(
+        self, ref: TensorRef, *, owner: LeaseOwner, deadline: Deadline, to_device: bool
+    ) -> Tensor | DeviceTensor:
+        """A tensor of another process; see `TensorPlane.fetch`."""
         peer = self._peers.of(ref)
         failures = 0
         while True:
             agreement = await self._agreed(peer, ref, deadline)
             try:
-                data = await self._read(agreement, peer, ref, owner=owner, deadline=deadline)
-            except _TransferFailed as failed:
+                tensor = await self._read(
+                    agreement, peer, ref, owner=owner, deadline=deadline, to_device=to_device
+                )
+            except TransferFailed as failed:
                 failures += 1
                 await self._mend(agreement, peer, ref, str(failed), deadline, failures=failures)
             except TensorLost:
@@ -109,7 +112,31 @@ class Fetcher:
                 peer.tensors += 1
                 peer.bytes += ref.length
                 self._counters.add(agreement.kind, tensors=1, read=ref.length)
-                return data
+                return tensor
+
+    async def land(
+        self,
+        ref: TensorRef,
+        pieces: AsyncGenerator[bytes | memoryview | int, None],
+        *,
+        owner: LeaseOwner,
+        deadline: Deadline,
+        landing: ReceiveRoom | None = None,
+    ) -> Tensor | DeviceTensor:
+        """A tensor whose bytes come in pieces, and at last their digest.
+
+        Raises:
+            TensorLost: They are not those that were published.
+            OmnistageError: As `Room.lease`, or whatever ends the pieces.
+        """
+        landing = landing or self._received
+        lease = await landing.lease(ref, owner=owner, deadline=deadline)
+        with landing.room.filling(lease):
+            landing.room.check_wanted(lease)
+            found, sent = await self._streamed(ref, lease, pieces, landing)
+            check_digest(ref, found, sent if ref.digest is None else ref.digest)
+            check_sample(ref, landing.octets(lease))
+        return landing.tensor(lease, ref.header)
 
     def forget(self, incarnation: Incarnation) -> None:
         """Lets go of what is kept of another process; views of it stay valid. Idempotent."""
@@ -155,6 +182,8 @@ class Fetcher:
         """
         tried: dict[TransportKind, str] = {}
         kinds = [kind for kind in self._kinds if kind not in peer.given_up]
+        if ref.on_device and TransportKind.SHARED_MEMORY in kinds:
+            kinds.remove(TransportKind.SHARED_MEMORY)
         if TransportKind.SHARED_MEMORY in kinds:
             kinds.remove(TransportKind.SHARED_MEMORY)
             try:
@@ -169,7 +198,8 @@ class Fetcher:
                 tried[kind] = f"{missing} here"
                 kinds.remove(kind)
         agreement = await self._negotiated(kinds, tried, peer, ref, deadline)
-        if ref.location.host != self._host:
+        location = ref.location
+        if isinstance(location, SharedMemoryLocation) and location.host != self._host:
             tried.pop(TransportKind.SHARED_MEMORY, None)
         self._note(peer, tried, agreement.kind)
         return agreement
@@ -198,6 +228,8 @@ class Fetcher:
                 return agreement
         if not peer.address:
             tried[TransportKind.STREAM] = "its producer has no TensorService for other hosts"
+        if not tried:
+            tried[TransportKind.SHARED_MEMORY] = "it is on a device, which nobody can map"
         allowed = ", ".join(kind.value for kind in self._kinds)
         raise lost(ref, f"no way to its producer (allowed: {allowed}): {'; '.join(tried.values())}")
 
@@ -216,7 +248,9 @@ class Fetcher:
             TensorLost: It does not, or it is another life of the producer.
         """
         try:
-            agreement = await peer.calls.negotiate(self._host, kinds, deadline, at_most=at_most)
+            agreement = await peer.calls.negotiate(
+                self._host, kinds, deadline, at_most=at_most, on_device=peer.on_device
+            )
         except NoTransport as none:
             raise lost(ref, f"its producer says: {none.message}") from none
         except TensorLost as gone:
@@ -279,64 +313,98 @@ class Fetcher:
         *,
         owner: LeaseOwner,
         deadline: Deadline,
-    ) -> memoryview:
+        to_device: bool,
+    ) -> Tensor | DeviceTensor:
         if agreement.kind is TransportKind.SHARED_MEMORY:
-            return self._shared_memory.read(ref)
-        pulls = agreement.kind in MOONCAKE
+            return Tensor(header=ref.header, data=self._shared_memory.read(ref))
+        landing = await self._landing(agreement.kind) if to_device else self._received
+        if agreement.kind not in MOONCAKE:
+            pieces = peer.calls.read(ref, deadline)
+            return await self.land(ref, pieces, owner=owner, deadline=deadline, landing=landing)
         expected = ref.digest
-        if pulls and expected is None:
+        if expected is None and _summed(ref, landing):
             expected = await peer.calls.digest(ref, deadline)
-        lease = await self._received.lease(ref, owner=owner, deadline=deadline)
-        room = self._received.room
+        lease = await landing.lease(ref, owner=owner, deadline=deadline)
+        room = landing.room
         with room.filling(lease) as filling:
             room.check_wanted(lease)
-            block = self._received.block(lease)
-            data = block[STAMP_BYTES:]
-            if pulls:
-                pull = await self._start_pull(agreement, ref, lease, block)
-                filling.writer = pull.settled
-                try:
-                    await _moved(pull, ref, deadline)
-                except _TransferFailed:
-                    room.check_wanted(lease)
-                    raise
-                check_stamp(ref, read_stamp(block, STAMP_BYTES))
-                found, sent = pull.digest, pull.digest
-            else:
-                found, sent = await self._streamed(peer, ref, lease, data, deadline)
-            check_digest(ref, found, sent if expected is None else expected)
-            check_sample(ref, data)
-        return data.toreadonly()
+            try:
+                digest = await self._pulled(agreement, ref, lease, landing, filling, deadline)
+            except TransferFailed:
+                room.check_wanted(lease)
+                raise
+            if expected is not None and digest is not None:
+                check_digest(ref, digest, expected)
+            check_sample(ref, landing.octets(lease))
+        return landing.tensor(lease, ref.header)
 
-    async def _start_pull(
-        self, agreement: Agreement, ref: TensorRef, lease: Lease, block: memoryview
-    ) -> Pull:
+    async def _landing(self, kind: TransportKind) -> ReceiveRoom:
+        """Room on the device, where there is any and this way leads there; else on the host."""
+        landing = self.on_device
+        if landing is None or landing.memory is None:
+            return self._received
+        if kind in MOONCAKE:
+            try:
+                await self._engines.get_for(kind, landing.memory)
+            except SetupError:
+                return self._received
+        return landing
+
+    async def _pulled(
+        self,
+        agreement: Agreement,
+        ref: TensorRef,
+        lease: Lease,
+        landing: ReceiveRoom,
+        filling: Filling,
+        deadline: Deadline,
+    ) -> int | None:
+        """Has the engine bring a tensor with its stamp; its digest, where the host can work it out.
+
+        Where it cannot, the stamp is read once more when everything is there: the producer takes it
+        away before anything else is written to the place, so the bytes are all of this lease.
+
+        Raises:
+            TransferFailed: The engine did not bring it.
+            TensorLost: The stamp is not that of the tensor.
+        """
         session = agreement.session
-        if session is None or session.segment != ref.location.segment:
-            raise lost(ref, f"segment {ref.location.segment} is not that of its producer")
+        if session is None or session.segment != _place(ref):
+            raise lost(ref, f"{_place(ref)} is not what its producer registered")
         engine = await self._engines.get(agreement.kind)
-        return engine.pull(
-            peer=session.name,
-            remote=session.base + ref.location.offset - STAMP_BYTES,
-            local=self._received.address(lease),
-            target=block,
-            skip=STAMP_BYTES,
-        )
+        block, stamp = landing.block(lease), landing.stamp(lease)
+        summed = _summed(ref, landing)
+        for target in (block,) if summed else (block, stamp):
+            pull = engine.pull(
+                peer=session.name,
+                remote=session.base + ref.location.offset - STAMP_BYTES,
+                local=landing.address(lease),
+                target=target,
+                skip=STAMP_BYTES if summed else None,
+            )
+            filling.writer = pull.settled
+            await moved(pull, ref, deadline)
+            check_stamp(ref, read_stamp(stamp[:], STAMP_BYTES))
+        return pull.digest if summed else None
 
     async def _streamed(
-        self, peer: Peer, ref: TensorRef, lease: Lease, data: memoryview, deadline: Deadline
+        self,
+        ref: TensorRef,
+        lease: Lease,
+        pieces: AsyncGenerator[bytes | memoryview | int, None],
+        landing: ReceiveRoom,
     ) -> tuple[int, int]:
         """Fills the bytes from a stream; their digest, and the one that the producer sent."""
         summed, at, sent = xxh3_64(), 0, None
-        async with aclosing(peer.calls.read(ref, deadline)) as pieces:
+        async with aclosing(pieces):
             async for piece in pieces:
-                self._received.room.check_wanted(lease)
+                landing.room.check_wanted(lease)
                 if isinstance(piece, int):
                     sent = piece
                     continue
                 if at + len(piece) > ref.length:
                     raise lost(ref, f"more than {ref.length} bytes came")
-                data[at : at + len(piece)] = piece
+                landing.write(lease, at, piece)
                 summed.update(piece)
                 at += len(piece)
         if sent is None or at != ref.length:
@@ -344,32 +412,11 @@ class Fetcher:
         return summed.intdigest(), sent
 
 
-async def _moved(pull: Pull, ref: TensorRef, deadline: Deadline) -> None:
-    """Waits for a transfer.
-
-    Raises:
-        _TransferFailed: It failed, or nothing of it came for too long.
-        DeadlineExceeded: The deadline passed.
-    """
-    before, limit = -1, STALL
-    try:
-        while not await _settles(pull, min(limit, deadline.remaining())):
-            if deadline.passed:
-                raise DeadlineExceeded(
-                    f"{pull.moved} of the {ref.length} bytes of a tensor came before the request's"
-                    " deadline"
-                )
-            if not pull.begun or pull.moved == before:
-                raise _TransferFailed(f"nothing came for {limit} s")
-            before, limit = pull.moved, PATIENCE
-    finally:
-        if not pull.settled.done():
-            pull.cancel()
-    if pull.failure:
-        raise _TransferFailed(pull.failure)
+def _place(ref: TensorRef) -> str:
+    location = ref.location
+    return location.segment if isinstance(location, SharedMemoryLocation) else location.device
 
 
-async def _settles(pull: Pull, seconds: float) -> bool:
-    """Whether a transfer has ended by then."""
-    await asyncio.wait({pull.settled}, timeout=max(0.0, seconds))
-    return pull.settled.done()
+def _summed(ref: TensorRef, landing: ReceiveRoom) -> bool:
+    """Whether all bytes are summed up: both ends have them in memory of the host."""
+    return not ref.on_device and landing.memory is None

@@ -12,7 +12,7 @@ A lease that ends while its bytes are being written is ABANDONED until the write
 memory of a lease may be used again when it is ENDED and not before.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from enum import Enum
 from itertools import count
 from typing import Final
@@ -93,10 +93,14 @@ class LeaseStatistics(Struct, frozen=True, kw_only=True):
 
 
 class LeaseTable:
-    """The leases that have not ended."""
+    """The leases that have not ended.
 
-    def __init__(self) -> None:
-        self._ids = count(1)
+    Args:
+        ids: Their numbers to be: positive, none twice.
+    """
+
+    def __init__(self, ids: Iterator[int] | None = None) -> None:
+        self._ids = ids or count(1)
         self._leases: dict[LeaseId, Lease] = {}
         self._owned: dict[LeaseOwner, set[LeaseId]] = {}
 
@@ -122,13 +126,20 @@ class LeaseTable:
         self._owned.setdefault(owner, set()).add(lease.id)
         return lease
 
-    def seal(self, lease: LeaseId) -> Lease:
+    def seal(self, lease: LeaseId, length: int | None = None) -> Lease:
         """Says that the writer of a FILLING or ABANDONED lease stopped; the lease after that.
+
+        Args:
+            lease: Which.
+            length: Bytes of the tensor, where they are fewer than was thought.
 
         Raises:
             KeyError: The lease was sealed before.
         """
-        return self._step(self._leases[lease], LeaseEvent.SEAL)
+        found = self._leases[lease]
+        if length is not None:
+            found = replace(found, length=length)
+        return self._step(found, LeaseEvent.SEAL)
 
     def get(self, lease: LeaseId) -> Lease | None:
         """The lease as it is now; None when it has ended or never was."""

@@ -1,4 +1,6 @@
-"""The Mooncake transfer engine: bytes from the slab of another process into memory of this one.
+"""The Mooncake transfer engine: bytes of another process into memory of this one.
+
+Both ends may be memory of the host or of a device (GPUDirect): to the engine it is an address.
 
 The only file that knows Mooncake, and it imports it when the first peer is agreed on: a process that
 never needs it stays as small as it was. What Mooncake does not say of itself was measured and is in
@@ -30,6 +32,7 @@ from msgspec import Struct
 from xxhash import xxh3_64
 
 from omnistage_common.errors import MissingDependency, SetupError, truncated
+from omnistage_common.tensors.regions import Octets
 from omnistage_common.tensors.transport import TransportKind
 
 __all__ = ["MooncakeEngine", "Pull", "missing_for", "rdma_devices"]
@@ -121,11 +124,11 @@ class Pull:
         remote: Address of the first byte there.
         local: Address of the first byte here.
         target: The memory at that address; kept for as long as anything writes to it.
-        skip: Bytes at the front that the digest leaves out.
+        skip: Bytes at the front that the digest leaves out; None: nothing is summed up.
     """
 
     def __init__(
-        self, *, peer: str, remote: int, local: int, target: memoryview, skip: int
+        self, *, peer: str, remote: int, local: int, target: Octets, skip: int | None
     ) -> None:
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when nothing writes any more, however it ended."""
@@ -165,7 +168,8 @@ class Pull:
         began = self._begin(engine) or began
         while self._unsummed and self._unsummed[0].done:
             part = self._unsummed.pop(0)
-            self._summed.update(self._target[max(part.start, self._skip) : part.end])
+            if self._skip is not None:
+                self._summed.update(self._target[max(part.start, self._skip) : part.end])
         return began or bool(ended)
 
     def over(self) -> bool:
@@ -260,7 +264,7 @@ class MooncakeEngine:
         if self._engine is not None:
             self._engine.unregister_memory(address)
 
-    def pull(self, *, peer: str, remote: int, local: int, target: memoryview, skip: int) -> Pull:
+    def pull(self, *, peer: str, remote: int, local: int, target: Octets, skip: int | None) -> Pull:
         """Begins to read memory of a peer; see `Pull`."""
         pull = Pull(peer=peer, remote=remote, local=local, target=target, skip=skip)
         self._orders.put(pull)

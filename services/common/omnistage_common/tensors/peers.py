@@ -1,6 +1,7 @@
 """What a consumer remembers of the processes whose tensors it reads.
 
-A peer is one life of one producer. The way to it is chosen once and kept; what was tried in vain is
+A peer is one life of one producer, and of that the memory of the host or the device, as ways may differ
+between the two. The way to it is chosen once and kept; what was tried in vain is
 kept with it, in words. The table is bounded: a peer that was not read from for long gives way, and so
 does an earlier life at the same address.
 """
@@ -28,9 +29,11 @@ MAX_PEERS: Final = 256
 class Peer:
     """One life of one producer."""
 
-    def __init__(self, incarnation: Incarnation, address: str) -> None:
+    def __init__(self, incarnation: Incarnation, address: str, *, on_device: bool = False) -> None:
         self.incarnation = incarnation
         self.address = address
+        self.on_device = on_device
+        """Whether it is about tensors on the producer's device."""
         self.choosing = asyncio.Lock()
         """Held by the one who finds out how to read it."""
         self.agreement: Agreement | None = None
@@ -58,20 +61,23 @@ class Peers:
     """The table."""
 
     def __init__(self) -> None:
-        self._peers: OrderedDict[Incarnation, Peer] = OrderedDict()
+        self._peers: OrderedDict[tuple[Incarnation, bool], Peer] = OrderedDict()
 
     def of(self, ref: TensorRef) -> Peer:
         """The peer that holds a tensor."""
-        peer = self._peers.get(ref.incarnation)
+        key = ref.incarnation, ref.on_device
+        peer = self._peers.get(key)
         if peer is None:
-            self._make_room(ref.address)
-            peer = self._peers[ref.incarnation] = Peer(ref.incarnation, ref.address)
-        self._peers.move_to_end(ref.incarnation)
+            self._make_room(ref)
+            peer = Peer(ref.incarnation, ref.address, on_device=ref.on_device)
+            self._peers[key] = peer
+        self._peers.move_to_end(key)
         return peer
 
     def forget(self, incarnation: Incarnation) -> None:
         """Drops a peer, and its channel when nobody uses it any more. Idempotent."""
-        self._peers.pop(incarnation, None)
+        for on_device in (False, True):
+            self._peers.pop((incarnation, on_device), None)
 
     def reports(self) -> tuple[PeerReport, ...]:
         """Those to which there is a way, the latest used last."""
@@ -83,6 +89,7 @@ class Peers:
                 tensors=peer.tensors,
                 bytes=peer.bytes,
                 fallback=peer.fallback,
+                on_device=peer.on_device,
             )
             for peer in self._peers.values()
             if peer.agreement is not None
@@ -92,10 +99,10 @@ class Peers:
         """Drops all."""
         self._peers.clear()
 
-    def _make_room(self, address: str) -> None:
-        earlier = [p.incarnation for p in self._peers.values() if address and p.address == address]
-        for incarnation in earlier:
-            del self._peers[incarnation]
+    def _make_room(self, ref: TensorRef) -> None:
+        for peer in tuple(self._peers.values()):
+            if ref.address and peer.address == ref.address and peer.incarnation != ref.incarnation:
+                self.forget(peer.incarnation)
         while len(self._peers) >= MAX_PEERS:
             self._peers.popitem(last=False)
 

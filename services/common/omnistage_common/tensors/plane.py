@@ -4,16 +4,19 @@ A producer publishes and owns; a consumer fetches; whoever opened the request re
 is its own reference. A large one is put once into a slab of fixed size, under a lease that ends with
 its release, its owner or its deadline. Where the consumer can map the slab it reads in place;
 elsewhere the bytes come into room of the consumer, bounded likewise. What is full makes others wait;
-nothing grows.
+nothing grows. Beside slab and room there may be the same on a device of the process, whose tensors the
+host never sees as a whole.
 
 Everything here happens on one event loop: long copies give way to it between pieces, long sums run in
 a thread, and so does the transfer engine. It knows nothing of links, requests or engines: an owner is
 any hashable value.
 """
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from xxhash import xxh3_64
@@ -22,15 +25,28 @@ from omnistage_common.addresses import parse_address
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import SetupError
 from omnistage_common.ids import HostId, Incarnation, LeaseId, TensorToken
-from omnistage_common.payloads import INLINE_LIMIT, Tensor, TensorHeader, TensorRef
+from omnistage_common.payloads import (
+    INLINE_LIMIT,
+    DeviceMemory,
+    DeviceTensor,
+    Tensor,
+    TensorHeader,
+    TensorRef,
+)
 from omnistage_common.tensors.calls import NoTransport
 from omnistage_common.tensors.checking import check_length
 from omnistage_common.tensors.fetching import Fetcher
+from omnistage_common.tensors.homes import DeviceHome, SlabHome
 from omnistage_common.tensors.leases import LeaseOwner
 from omnistage_common.tensors.publishing import Publisher, ReadRefused, Refusal, Reservation
-from omnistage_common.tensors.receiving import ReceiveRoom
+from omnistage_common.tensors.receiving import (
+    DEVICE_SETTING,
+    DeviceReceiveRoom,
+    HostReceiveRoom,
+    ReceiveRoom,
+)
 from omnistage_common.tensors.regions import PageLock, RegionWatchers
-from omnistage_common.tensors.room import plane_closed
+from omnistage_common.tensors.room import Room, RoomStatistics, plane_closed
 from omnistage_common.tensors.segments import SHARED_MEMORY_FOLDER
 from omnistage_common.tensors.sessions import TransferEngines
 from omnistage_common.tensors.transport import (
@@ -72,6 +88,12 @@ class PlaneStatistics(Struct, frozen=True, kw_only=True):
     """Bytes of them in use."""
     settling: int
     """Blocks of ended leases that a transfer or a copy still writes to."""
+    device_leases: int
+    """Those of `leases` that are on the device."""
+    device_used_bytes: int
+    """Bytes in use on the device, for tensors made here and received."""
+    device_bytes: int
+    """Bytes there for tensors made here."""
 
 
 class TensorPlane:
@@ -101,16 +123,25 @@ class TensorPlane:
     ) -> None:
         self.incarnation = incarnation
         self._host = host
+        self._address = address
         self._regions = RegionWatchers()
-        self._publisher = Publisher(
+        self._lease_ids = count(1)
+        self._slab = SlabHome(
             incarnation=incarnation,
             host=host,
-            address=address,
             slab_bytes=slab_bytes,
             directory=directory,
             regions=self._regions,
         )
-        self._received = ReceiveRoom(capacity=slab_bytes, regions=self._regions)
+        self._publisher = Publisher(
+            incarnation=incarnation,
+            address=address,
+            home=self._slab,
+            room=Room(capacity=slab_bytes, on_free=self._slab.clear, ids=self._lease_ids),
+        )
+        self._device: DeviceHome | None = None
+        self._device_publisher: Publisher[DeviceTensor] | None = None
+        self._received = HostReceiveRoom(capacity=slab_bytes, regions=self._regions)
         self._engines = TransferEngines(
             host=parse_address(address).host if address else _LOOPBACK, regions=self._regions
         )
@@ -122,6 +153,34 @@ class TensorPlane:
             engines=self._engines,
         )
         self._closed = False
+
+    def attach(self, *, made: DeviceMemory, received: DeviceMemory | None) -> None:
+        """Gives the plane memory of a device, once and before it is used.
+
+        Args:
+            made: For tensors that are made on the device.
+            received: For tensors of other processes that are wanted on it.
+        """
+        home = DeviceHome(made)
+        self._device = home
+        self._device_publisher = Publisher(
+            incarnation=self.incarnation,
+            address=self._address,
+            home=home,
+            room=Room(
+                capacity=made.size,
+                on_free=home.clear,
+                setting=DEVICE_SETTING,
+                ids=self._lease_ids,
+            ),
+        )
+        if received is not None:
+            self._fetcher.on_device = DeviceReceiveRoom(received)
+
+    @property
+    def has_device(self) -> bool:
+        """Whether tensors can be made on a device."""
+        return self._device is not None
 
     def publish_now(self, tensor: Tensor) -> Tensor:
         """The small tensor, owning its bytes; for callers that cannot wait.
@@ -160,7 +219,7 @@ class TensorPlane:
 
     async def reserve(
         self, header: TensorHeader, *, owner: LeaseOwner, deadline: Deadline
-    ) -> Reservation:
+    ) -> Reservation[memoryview]:
         """Room in the slab for a tensor that is made there in place, e.g. copied from a device.
 
             with await plane.reserve(header, owner=request, deadline=deadline) as place:
@@ -174,6 +233,26 @@ class TensorPlane:
             Draining: The plane is closed.
         """
         return await self._publisher.reserve(header, owner=owner, deadline=deadline)
+
+    async def reserve_on_device(
+        self, header: TensorHeader, *, owner: LeaseOwner, deadline: Deadline
+    ) -> Reservation[DeviceTensor]:
+        """Room on the device for a tensor that is made there, as `reserve` gives room in the slab.
+
+        Whatever writes to it on the device has ended before it is sealed.
+
+        Raises:
+            DeadlineExceeded: There was no room before the deadline.
+            SetupError: It is larger than the room for such tensors, or there is no device.
+            RequestCancelled: The owner was released meanwhile.
+            Draining: The plane is closed.
+        """
+        if self._device_publisher is None:
+            raise SetupError(
+                f"there is no device memory for tensors: set `{DEVICE_SETTING}` of the stage",
+                field=DEVICE_SETTING,
+            )
+        return await self._device_publisher.reserve(header, owner=owner, deadline=deadline)
 
     async def fetch(
         self, ref: Tensor | TensorRef, *, owner: LeaseOwner, deadline: Deadline
@@ -192,24 +271,33 @@ class TensorPlane:
             RequestCancelled: The owner was released meanwhile.
             Draining: The plane is closed.
         """
-        if isinstance(ref, Tensor):
-            return ref
-        if self._closed:
-            raise plane_closed()
-        check_length(ref)
-        if ref.incarnation == self.incarnation:
-            return Tensor(header=ref.header, data=self._publisher.own(ref))
-        data = await self._fetcher.fetch(ref, owner=owner, deadline=deadline)
-        return Tensor(header=ref.header, data=data)
+        tensor = await self._fetched(ref, owner, deadline, to_device=False)
+        if isinstance(tensor, DeviceTensor):
+            raise TypeError("a tensor landed on the device unasked")
+        return tensor
+
+    async def fetch_to_device(
+        self, ref: Tensor | TensorRef, *, owner: LeaseOwner, deadline: Deadline
+    ) -> Tensor | DeviceTensor:
+        """As `fetch`, for a reader who computes on the device of this process.
+
+        The tensor is on the device where it was made there by this process, or comes over a network
+        by a way that leads there; else it is on the host as ever. It is valid as long.
+
+        Raises:
+            OmnistageError: As `fetch`.
+        """
+        return await self._fetched(ref, owner, deadline, to_device=True)
 
     def release(self, leases: Iterable[LeaseId]) -> int:
         """Ends leases of tensors made here; how many of them had not ended before."""
-        return self._publisher.release(leases)
+        ended = tuple(leases)
+        return sum(publisher.release(ended) for publisher in self._publishers)
 
     def release_owner(self, owner: LeaseOwner) -> int:
         """Ends every lease of an owner, and its waits for room; how many leases there were."""
-        received = self._received.room.release_owner(owner)
-        return received + self._publisher.release_owner(owner)
+        received = sum(landing.room.release_owner(owner) for landing in self._landings)
+        return received + sum(each.release_owner(owner) for each in self._publishers)
 
     def forget(self, incarnation: Incarnation) -> None:
         """Lets go of what is kept of another process; views of its memory stay valid."""
@@ -233,15 +321,20 @@ class TensorPlane:
     def statistics(self) -> PlaneStatistics:
         """What is held now."""
         made, received = self._publisher.statistics(), self._received.room.statistics()
+        on_device = self._on_device()
+        everywhere = (made, received, *on_device)
         return PlaneStatistics(
-            leases=made.leases + received.leases,
+            leases=sum(each.leases for each in everywhere),
             used_bytes=made.used_bytes + received.used_bytes,
             slab_bytes=made.capacity,
-            waiting=made.waiting + received.waiting,
+            waiting=sum(each.waiting for each in everywhere),
             mapped_segments=self._fetcher.mapped,
             received=received.leases,
             received_bytes=received.used_bytes,
-            settling=made.settling + received.settling,
+            settling=sum(each.settling for each in everywhere),
+            device_leases=sum(each.leases for each in on_device),
+            device_used_bytes=sum(each.used_bytes for each in on_device),
+            device_bytes=0 if self._device is None else self._device.memory.size,
         )
 
     def peers(self) -> tuple[PeerReport, ...]:
@@ -252,8 +345,15 @@ class TensorPlane:
         """What was read by each way since the start."""
         return self._fetcher.counts()
 
-    async def negotiate(self, host: HostId, kinds: Iterable[TransportKind]) -> Agreement:
+    async def negotiate(
+        self, host: HostId, kinds: Iterable[TransportKind], *, on_device: bool = False
+    ) -> Agreement:
         """What a peer on a host, which can read by these ways, is told; see `TensorService`.
+
+        Args:
+            host: The peer's.
+            kinds: Its ways, the best first.
+            on_device: Whether it is about tensors on the device.
 
         Raises:
             NoTransport: It cannot read this process by any of them.
@@ -261,6 +361,9 @@ class TensorPlane:
         missing: dict[str, None] = {}
         for kind in kinds:
             session = None
+            if kind is TransportKind.SHARED_MEMORY and on_device:
+                missing["tensors on a device cannot be mapped"] = None
+                continue
             if kind is TransportKind.INLINE or (
                 kind is TransportKind.SHARED_MEMORY and host != self._host
             ):
@@ -270,7 +373,7 @@ class TensorPlane:
                 continue
             if kind in MOONCAKE:
                 try:
-                    session = await self._session(kind)
+                    session = await self._session(kind, on_device=on_device)
                 except SetupError as unavailable:
                     missing[unavailable.message] = None
                     continue
@@ -284,21 +387,25 @@ class TensorPlane:
 
     async def pieces(
         self, incarnation: Incarnation, lease: LeaseId, token: TensorToken
-    ) -> AsyncIterator[memoryview | int]:
+    ) -> AsyncGenerator[memoryview | int, None]:
         """The bytes of a tensor for a byte stream, piece by piece, and at last their digest.
 
         Raises:
             ReadRefused: There is no such tensor, or not for this reader, or not any more.
         """
-        view = self._publisher.opened(incarnation, lease, token)
+        publisher = self._publisher_of(lease)
+        view = publisher.opened(incarnation, lease, token)
         summed = xxh3_64()
         size = min(max(len(view) // _SENT_PIECES, _LEAST_SENT_BYTES), _MOST_SENT_BYTES)
         for at in range(0, len(view), size):
-            if not self._publisher.holds(lease):
+            if not publisher.holds(lease):
                 raise ReadRefused(Refusal.ENDED, f"lease {lease} ended while it was read")
             piece = view[at : at + size]
             summed.update(piece)
             yield piece
+            if publisher is self._device_publisher:
+                # The device was read on the event loop: others have their turn.
+                await asyncio.sleep(0)
         yield summed.intdigest()
 
     async def digest(self, incarnation: Incarnation, lease: LeaseId, token: TensorToken) -> int:
@@ -307,7 +414,8 @@ class TensorPlane:
         Raises:
             ReadRefused: There is no such tensor, or not for this reader.
         """
-        return await self._publisher.digest(self._publisher.opened(incarnation, lease, token))
+        publisher = self._publisher_of(lease)
+        return await publisher.digest(publisher.opened(incarnation, lease, token))
 
     def close(self) -> None:
         """Ends every lease and wait, and removes the segment. Idempotent."""
@@ -315,14 +423,67 @@ class TensorPlane:
         self._fetcher.close()
         self._regions.close()
         self._engines.close()
-        self._received.close()
-        self._publisher.close()
+        for landing in self._landings:
+            landing.close()
+        for publisher in self._publishers:
+            publisher.close()
 
-    async def _session(self, kind: TransportKind) -> TransferSession:
+    async def _fetched(
+        self, ref: Tensor | TensorRef, owner: LeaseOwner, deadline: Deadline, *, to_device: bool
+    ) -> Tensor | DeviceTensor:
+        if isinstance(ref, Tensor):
+            return ref
+        if self._closed:
+            raise plane_closed()
+        check_length(ref)
+        if ref.incarnation != self.incarnation:
+            return await self._fetcher.fetch(
+                ref, owner=owner, deadline=deadline, to_device=to_device
+            )
+        if not ref.on_device or self._device_publisher is None:
+            return Tensor(header=ref.header, data=self._publisher.own(ref))
+        tensor = self._device_publisher.own(ref)
+        if to_device:
+            return tensor
+        pieces = self.pieces(ref.incarnation, ref.lease, ref.token)
+        return await self._fetcher.land(ref, pieces, owner=owner, deadline=deadline)
+
+    async def _session(self, kind: TransportKind, *, on_device: bool) -> TransferSession:
+        if on_device:
+            return await self._device_session(kind)
         engine = await self._engines.get(kind)
-        slab = self._publisher.slab
+        slab = self._slab.slab
         self._publisher.digesting = True
         return TransferSession(name=engine.name, base=slab.address, segment=slab.name)
+
+    async def _device_session(self, kind: TransportKind) -> TransferSession:
+        if self._device is None:
+            raise SetupError("there is no device memory for tensors")
+        memory = self._device.memory
+        engine = await self._engines.get_for(kind, memory)
+        return TransferSession(name=engine.name, base=memory.address, segment=memory.device)
+
+    @property
+    def _publishers(self) -> tuple[Publisher[Any], ...]:
+        device = self._device_publisher
+        return (self._publisher,) if device is None else (self._publisher, device)
+
+    @property
+    def _landings(self) -> tuple[ReceiveRoom, ...]:
+        device = self._fetcher.on_device
+        return (self._received,) if device is None else (self._received, device)
+
+    def _publisher_of(self, lease: LeaseId) -> Publisher[Any]:
+        device = self._device_publisher
+        return device if device is not None and device.holds(lease) else self._publisher
+
+    def _on_device(self) -> tuple[RoomStatistics, ...]:
+        """What the rooms on the device hold."""
+        made, received = self._device_publisher, self._fetcher.on_device
+        return (
+            *(() if made is None else (made.statistics(),)),
+            *(() if received is None else (received.room.statistics(),)),
+        )
 
 
 def _length(tensor: Tensor) -> int:

@@ -1,9 +1,10 @@
 """Memory as the machinery under Python sees it: an address and a size.
 
-The plane has at most two regions: the slab, which holds what was published, and the room for what
-is received. A transfer engine registers a region, a GPU driver locks its pages; both want to hear of
+The plane has at most two regions on the host: the slab, which holds what was published, and the room
+for what is received; and beside each one on a device, where there is a device. A transfer engine registers a region, a GPU driver locks its pages; both want to hear of
 it once, whether it exists already or is made later, and both must let go before it ends. The plane
-imports neither: they come as callbacks.
+imports neither: they come as callbacks. What is on a device is looked at through `Octets`, as what
+is on the host is, but every look copies: so sums and checks are written once and look at little.
 """
 
 import ctypes
@@ -11,7 +12,9 @@ import mmap
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["PageLock", "PrivateMemory", "Region", "RegionWatchers"]
+from omnistage_common.payloads import DeviceMemory
+
+__all__ = ["DeviceOctets", "Octets", "PageLock", "PrivateMemory", "Region", "RegionWatchers"]
 
 PageLock = Callable[[int, int], Callable[[], None]]
 """Locks the pages of `(address, bytes)`; what it returns unlocks them."""
@@ -27,6 +30,29 @@ class Region(Protocol):
 
     def claim_all(self) -> None:
         """Takes all of it from the system now."""
+
+
+class Octets(Protocol):
+    """Bytes that are looked at in slices without gaps: a memoryview of them, or a stand-in."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> memoryview: ...
+
+
+class DeviceOctets:
+    """Bytes on a device; a slice is a copy of them, to be kept small."""
+
+    def __init__(self, memory: DeviceMemory, offset: int, length: int) -> None:
+        self._memory = memory
+        self._offset = offset
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, part: slice, /) -> memoryview:
+        start, stop, _ = part.indices(self._length)
+        return self._memory.read(self._offset + start, max(0, stop - start))
 
 
 class PrivateMemory:

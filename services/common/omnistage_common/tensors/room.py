@@ -1,4 +1,4 @@
-"""Room in the slab: who gets some, who waits for some, and when it comes back.
+"""Room in a slab or a device region: who gets some, who waits for some, and when it comes back.
 
 Joins the allocator and the lease table to the event loop. Whoever finds no room waits in the order
 of coming, large or small, so nobody starves; that wait is the back-pressure of the tensor plane.
@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from msgspec import Struct
 
@@ -26,7 +27,11 @@ from omnistage_common.ids import LeaseId, new_tensor_token
 from omnistage_common.tensors.allocation import Allocator
 from omnistage_common.tensors.leases import Lease, LeaseOwner, LeaseState, LeaseTable
 
-__all__ = ["Filling", "Room", "RoomStatistics", "Wish", "plane_closed"]
+__all__ = ["Filling", "LeaseIds", "Room", "RoomStatistics", "Wish", "plane_closed"]
+
+LeaseIds = Iterator[int]
+"""Where the numbers of leases come from; rooms whose leases must not be confused share one."""
+_SETTING: Final = "limits.slabBytes"
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -36,7 +41,7 @@ class Wish(Struct, frozen=True, kw_only=True):
     length: int
     """Bytes of the tensor."""
     block: int
-    """Bytes of slab that takes."""
+    """Bytes of room that takes."""
     deadline: Deadline
 
 
@@ -64,17 +69,27 @@ class Filling:
 
 
 class Room:
-    """Leases of blocks in a slab of fixed size.
+    """Leases of blocks in memory of fixed size.
 
     Args:
-        capacity: Bytes of the slab.
+        capacity: Bytes of the memory.
         on_free: Called with the offset of a block when nobody holds it any more.
+        setting: Of the stage, that says how large it is.
+        ids: Numbers of leases that other rooms take from, too.
     """
 
-    def __init__(self, *, capacity: int, on_free: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        on_free: Callable[[int], None],
+        setting: str = _SETTING,
+        ids: LeaseIds | None = None,
+    ) -> None:
         self._allocator = Allocator(capacity)
         self._on_free = on_free
-        self._leases = LeaseTable()
+        self._setting = setting
+        self._leases = LeaseTable(ids)
         self._waiters: dict[asyncio.Future[Lease], Wish] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_deadline = math.inf
@@ -82,7 +97,7 @@ class Room:
 
     @property
     def capacity(self) -> int:
-        """Bytes of the slab."""
+        """Bytes of the memory."""
         return self._allocator.capacity
 
     async def lease(self, wish: Wish) -> Lease:
@@ -99,7 +114,8 @@ class Room:
         if not self._allocator.fits(wish.block):
             raise SetupError(
                 f"a tensor of {wish.length} bytes does not fit into the tensor slab of"
-                f" {self.capacity}: raise `limits.slabBytes` of the stage"
+                f" {self.capacity}: raise `{self._setting}` of the stage",
+                field=self._setting,
             )
         if wish.deadline.passed:
             raise self._late(wish.length)
@@ -118,13 +134,13 @@ class Room:
                 self.abandon(lease, filling.writer)
 
     def seal(self, lease: Lease) -> None:
-        """Says that a lease is filled.
+        """Says that a lease is filled, with as many bytes as it says now.
 
         Raises:
             OmnistageError: It has ended meanwhile, as `lease` says it.
         """
         self.check_wanted(lease)
-        self._leases.seal(lease.id)
+        self._leases.seal(lease.id, lease.length)
 
     def abandon(self, lease: Lease, writer: asyncio.Future[None] | None = None) -> None:
         """Ends a lease that was not sealed; its block is free once nobody writes to it."""
@@ -277,8 +293,8 @@ class Room:
     def _late(self, length: int) -> DeadlineExceeded:
         return DeadlineExceeded(
             f"no room for a tensor of {length} bytes in the tensor slab of {self.capacity} before"
-            f" the request's deadline: {self._allocator.statistics().used} are held for consumers;"
-            " raise `limits.slabBytes` of the stage"
+            f" the request's deadline: {self._allocator.statistics().used} are held;"
+            f" raise `{self._setting}` of the stage"
         )
 
 

@@ -69,10 +69,16 @@ class Stamp(Struct, frozen=True, kw_only=True):
     checksum: int = 0
     token: TensorToken = TensorToken("")
 
-    def pack_into(self, memory: memoryview, offset: int) -> None:
+    def pack_into(self, memory: memoryview | bytearray, offset: int) -> None:
         """Writes it at an offset of a region."""
         token = self.token.encode()
         _STAMP.pack_into(memory, offset, self.lease, self.length, self.checksum, token)
+
+    def packed(self) -> bytes:
+        """Its bytes, `STAMP_BYTES` of them, for memory that is written to otherwise."""
+        octets = bytearray(STAMP_BYTES)
+        self.pack_into(octets, 0)
+        return bytes(octets)
 
 
 def is_segment_name(name: str) -> bool:

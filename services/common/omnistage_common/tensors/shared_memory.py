@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from omnistage_common.errors import TensorLost
 from omnistage_common.ids import HostId, Incarnation
-from omnistage_common.payloads import TensorRef
+from omnistage_common.payloads import SharedMemoryLocation, TensorRef
 from omnistage_common.tensors.checking import check_sample, check_stamp, lost
 from omnistage_common.tensors.segments import (
     HEADER_BYTES,
@@ -64,7 +64,7 @@ class SharedMemoryTransport:
         Raises:
             TensorLost: It cannot; the message says why.
         """
-        location = ref.location
+        location = _in_slab(ref)
         if location.host != self._host:
             raise lost(ref, f"it is on host {location.host}, this is {self._host}")
         self._mapping_of(ref)
@@ -78,13 +78,14 @@ class SharedMemoryTransport:
         Raises:
             TensorLost: Lease or producer are gone, or the bytes are not those that were published.
         """
-        memory, offset = self._mapping_of(ref).memory, ref.location.offset
+        location = _in_slab(ref)
+        memory, offset = self._mapping_of(ref).memory, location.offset
         first = HEADER_BYTES + STAMP_BYTES
         if offset < first or ref.length < 0 or offset + ref.length > len(memory):
             raise lost(
                 ref,
                 f"bytes {offset} to {offset + ref.length} are outside segment"
-                f" {ref.location.segment}, which has its tensors from {first} to {len(memory)}",
+                f" {location.segment}, which has its tensors from {first} to {len(memory)}",
             )
         data = memory[offset : offset + ref.length]
         check_stamp(ref, read_stamp(memory, offset))
@@ -102,7 +103,7 @@ class SharedMemoryTransport:
         self._mappings.clear()
 
     def _mapping_of(self, ref: TensorRef) -> _Mapping:
-        name = ref.location.segment
+        name = _in_slab(ref).segment
         mapping = self._mappings.get(name) or self._mapped_now(name)
         owner = read_header(mapping.memory)
         if owner != ref.incarnation:
@@ -135,6 +136,17 @@ class SharedMemoryTransport:
     def _sweep(self) -> None:
         for name in [n for n in self._mappings if not (self._directory / n).exists()]:
             del self._mappings[name]
+
+
+def _in_slab(ref: TensorRef) -> SharedMemoryLocation:
+    """Where in a slab a tensor is.
+
+    Raises:
+        TensorLost: It is in none.
+    """
+    if isinstance(ref.location, SharedMemoryLocation):
+        return ref.location
+    raise lost(ref, "it is on a device, which nobody can map")
 
 
 def _map(path: Path) -> memoryview:

@@ -50,14 +50,14 @@ MOONCAKE: Final = frozenset({TransportKind.RDMA, TransportKind.TCP})
 
 
 class TransferSession(Struct, frozen=True, kw_only=True):
-    """The slab of a process as its transfer engine has registered it."""
+    """The slab of a process, or its device region, as its transfer engine has registered it."""
 
     name: str
     """`HOST:PORT` of the engine's handshake."""
     base: int
-    """Address of the segment's first byte in the process."""
+    """Address of the first byte in the process."""
     segment: str
-    """Name of the segment."""
+    """Name of the segment, or of the device."""
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
@@ -85,6 +85,8 @@ class PeerReport(Struct, frozen=True, kw_only=True):
     """Of them."""
     fallback: str
     """Why no better way was chosen, in words; empty when there is none."""
+    on_device: bool = False
+    """Whether it is about tensors on its device."""
 
 
 class TransportCount(Struct, frozen=True, kw_only=True):

@@ -13,17 +13,28 @@ about a microsecond.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self, runtime_checkable
 
 from msgspec import Struct
 
 from omnistage_common.deadlines import Deadline
 from omnistage_common.ids import OutputName, RequestId, StageName
 from omnistage_common.links.frames import FinishReason
-from omnistage_common.payloads import Parameters, Payload, PayloadKind, Tensor
+from omnistage_common.payloads import (
+    DeviceMemory,
+    DeviceTensor,
+    Parameters,
+    Payload,
+    PayloadKind,
+    Tensor,
+    TensorHeader,
+)
+from omnistage_common.tensors import PageLock
 
 __all__ = [
     "ENTRY_POINT_GROUP",
+    "DeviceOwner",
     "Engine",
     "EngineFactory",
     "EngineRequest",
@@ -32,6 +43,7 @@ __all__ = [
     "FinishReason",
     "InputSpec",
     "Outputs",
+    "Place",
 ]
 
 ENTRY_POINT_GROUP = "omnistage.engines"
@@ -70,7 +82,8 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     inputs: Mapping[OutputName, tuple[Payload, ...]]
     """Port name -> what arrived there before the start, in order. No payload holds a `TensorRef`:
     the service has fetched them. Tensors may be read-only views that are valid until `run`
-    returns."""
+    returns. An engine that `takes_device_tensors` may find a `DeviceTensor` in it in place of a
+    `Tensor`, here and in `streams`."""
     parameters: Parameters
     deadline: Deadline
     streams: Mapping[OutputName, AsyncIterator[Payload]] = {}
@@ -109,6 +122,40 @@ class EngineResult(Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
 
 
+class Place(Protocol):
+    """Room for an output that is made in place; used with `with`.
+
+    What was not sealed by its end is given back. Whoever has a device or a thread write into it waits
+    for that before leaving.
+    """
+
+    data: memoryview | DeviceTensor
+    """Where its bytes go: writable memory of the host, of one dimension, or a place on the device."""
+
+    async def seal(self, header: TensorHeader | None = None) -> None:
+        """Hands the output over as it is now, once its consumers keep up.
+
+        It is not to be touched any more.
+
+        Args:
+            header: Of what was made, where that is less than was reserved; it stands at the front.
+
+        Raises:
+            ValueError: It is more.
+            DeadlineExceeded: The request's deadline passed.
+            RequestCancelled: Nobody wants it any more.
+        """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
 class Outputs(Protocol):
     """Where `run` puts what it makes. To be called on the event loop only."""
 
@@ -131,6 +178,36 @@ class Outputs(Protocol):
 
         Waits for room in the tensor slab and until the consumer keeps up. The payload's buffer is
         the engine's again when this returns. `name` and `index` are as in `emit`.
+
+        Raises:
+            DeadlineExceeded: There was no room before the request's deadline.
+        """
+
+    async def reserve(
+        self,
+        name: OutputName,
+        kind: PayloadKind,
+        header: TensorHeader,
+        *,
+        index: int = 0,
+        on_device: bool = False,
+    ) -> Place:
+        """Room for an output of any size, to be made where its consumers read it.
+
+        That is `put` without the copy. Waits for room in the tensor slab, or on the device; `name` and
+        `index` are as in `emit`.
+
+            with await outputs.reserve(name, kind, header) as place:
+                make(place.data)
+                await place.seal()
+
+        Args:
+            name: Which output.
+            kind: What it is.
+            header: Of its tensor, or of the largest that it may be.
+            index: Which item it is a piece of.
+            on_device: Whether a place on the device will do, for an engine that gave device memory.
+                A small tensor is made on the host all the same.
 
         Raises:
             DeadlineExceeded: There was no room before the request's deadline.
@@ -163,6 +240,32 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Lets go of everything. Called once, after the last `run` has returned."""
+
+
+@runtime_checkable
+class DeviceOwner(Protocol):
+    """What an engine is, too, whose tensors may stay on its device. Asked once, after `load`."""
+
+    @property
+    def takes_device_tensors(self) -> bool:
+        """Whether its inputs may arrive on the device.
+
+        Then it has done with one, on the device too, when it asks for the next piece of a stream or
+        returns from `run`.
+        """
+
+    def device_memory(self, size: int) -> DeviceMemory:
+        """Memory of the device for as many bytes of tensors, for the life of the process.
+
+        Raises:
+            SetupError: The device has not as much.
+        """
+
+    def page_lock(self) -> PageLock | None:
+        """What locks pages of the host, so that the device copies to them fast.
+
+        None where its copies need no such pages.
+        """
 
 
 class EngineFactory(Protocol):

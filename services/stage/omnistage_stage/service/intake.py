@@ -12,25 +12,36 @@ nothing else.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import InvalidRequest, OmnistageError, TensorLost
 from omnistage_common.ids import OutputName
 from omnistage_common.links.frames import Inlet
 from omnistage_common.payloads import Payload, Tensor, TensorRef
-from omnistage_common.tensors import TensorPlane
+from omnistage_common.tensors import LeaseOwner, TensorPlane
 from omnistage_stage.service.feeds import Feed, Piece
 from omnistage_stage.service.peers import Peers
 
 __all__ = ["Intake", "Port"]
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
 _COPIED_AT_ONCE: Final = 2 * 1024 * 1024
 """Bytes copied before others have their turn; takes about a tenth of a millisecond."""
 _CAUSE_SECONDS: Final = 0.25
 """The tensors of a producer that fails are gone a moment before its error is here."""
+
+
+class _Fetch(Protocol[T_co]):
+    """How a tensor is fetched: to the host, or to the device where that can be."""
+
+    def __call__(
+        self, ref: TensorRef, /, *, owner: LeaseOwner, deadline: Deadline
+    ) -> Awaitable[T_co]: ...
 
 
 class Port:
@@ -133,8 +144,8 @@ class Intake:
             await self._take_over(piece, feed)
         content = piece.payload.content
         if isinstance(content, TensorRef):
-            content = await self._fetched(content, piece, feed)
-            return Payload(kind=piece.payload.kind, content=content)
+            fetched = await self._fetched(self._plane.fetch_to_device, content, piece, feed)
+            return Payload(kind=piece.payload.kind, content=fetched)
         return piece.payload
 
     def put_away(self, piece: Piece, feed: Feed) -> None:
@@ -167,14 +178,14 @@ class Intake:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def _fetched(self, ref: TensorRef, piece: Piece, feed: Feed) -> Tensor:
-        """The tensor of a piece.
+    async def _fetched(self, fetch: _Fetch[T], ref: TensorRef, piece: Piece, feed: Feed) -> T:
+        """The tensor of a piece, by one of the ways of the plane.
 
         Raises:
             OmnistageError: It is lost; where its producer has failed, as the producer says why.
         """
         try:
-            return await self._plane.fetch(ref, owner=piece, deadline=self._deadline)
+            return await fetch(ref, owner=piece, deadline=self._deadline)
         except TensorLost as lost:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CAUSE_SECONDS):
@@ -188,7 +199,9 @@ class Intake:
             content = piece.payload.content
             if isinstance(content, TensorRef):
                 try:
-                    own = await _copied(await self._fetched(content, piece, feed))
+                    own = await _copied(
+                        await self._fetched(self._plane.fetch, content, piece, feed)
+                    )
                 finally:
                     self._plane.release_owner(piece)
                 piece.payload = Payload(kind=piece.payload.kind, content=own)

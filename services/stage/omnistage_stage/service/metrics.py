@@ -1,6 +1,6 @@
 """What a replica counts and measures, in Prometheus terms."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import CounterMetricFamily
@@ -48,23 +48,7 @@ class StageMetrics:
         self._tokens = Counter(
             "omnistage_stage_tokens", "Tokens read and made", ["direction"], registry=registry
         )
-        gauges = {
-            "omnistage_stage_running": ("Requests in the engine", lambda: admission.running),
-            "omnistage_stage_queued": ("Requests waiting for a place", lambda: admission.queued),
-            "omnistage_stage_tensor_leases": (
-                "Tensor leases held",
-                lambda: plane.statistics().leases,
-            ),
-            "omnistage_stage_tensor_slab_used_bytes": (
-                "Bytes of tensors held, made here or received",
-                lambda: plane.statistics().used_bytes,
-            ),
-            "omnistage_stage_tensor_waiting": (
-                "Tensors that wait for room",
-                lambda: plane.statistics().waiting,
-            ),
-        }
-        for name, (text, read) in gauges.items():
+        for name, (text, read) in _gauges(admission, plane).items():
             Gauge(name, text, registry=registry).set_function(read)
         registry.register(_Transfers(plane))
         self._input_tokens = self._tokens.labels("input")
@@ -88,6 +72,34 @@ class StageMetrics:
     def cancelled(self) -> None:
         """A request was not wanted any more."""
         self._cancelled.inc()
+
+
+def _gauges(admission: Admission, plane: TensorPlane) -> dict[str, tuple[str, Callable[[], float]]]:
+    """Name -> what it is and how to read it."""
+    return {
+        "omnistage_stage_running": ("Requests in the engine", lambda: admission.running),
+        "omnistage_stage_queued": ("Requests waiting for a place", lambda: admission.queued),
+        "omnistage_stage_tensor_leases": (
+            "Tensor leases held",
+            lambda: plane.statistics().leases,
+        ),
+        "omnistage_stage_tensor_device_leases": (
+            "Those of the tensor leases that are on the device",
+            lambda: plane.statistics().device_leases,
+        ),
+        "omnistage_stage_tensor_device_used_bytes": (
+            "Bytes of tensors held on the device, made there or received",
+            lambda: plane.statistics().device_used_bytes,
+        ),
+        "omnistage_stage_tensor_slab_used_bytes": (
+            "Bytes of tensors held, made here or received",
+            lambda: plane.statistics().used_bytes,
+        ),
+        "omnistage_stage_tensor_waiting": (
+            "Tensors that wait for room",
+            lambda: plane.statistics().waiting,
+        ),
+    }
 
 
 class _Transfers(Collector):

@@ -13,6 +13,7 @@ from omnistage_common.pipeline.plan import StagePlan
 from omnistage_common.tensors import TensorPlane
 from omnistage_stage.engines.protocol import Engine, EngineResult
 from omnistage_stage.service.admission import Admission, Place
+from omnistage_stage.service.devices import attach_device
 from omnistage_stage.service.intake import Intake
 from omnistage_stage.service.lifecycle import Lifecycle
 from omnistage_stage.service.metrics import StageMetrics
@@ -60,13 +61,14 @@ class Replica:
             return await self.engine.run(request, session)
 
     async def load(self) -> None:
-        """Has the engine load its weights.
+        """Has the engine load its weights, and joins its device to the tensor plane.
 
         Raises:
             OmnistageError: It could not.
         """
         with self._engine_errors(RequestId("load")):
             await self.engine.load()
+            attach_device(self.engine, self.plane, self.plan)
 
     async def probe(self) -> None:
         """Has the engine compute something small for real.

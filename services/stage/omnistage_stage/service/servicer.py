@@ -91,6 +91,8 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
                 slab_bytes=tensors.used_bytes,
                 open_requests=self._drain.open_requests,
                 tasks=len(asyncio.all_tasks()),
+                device_leases=tensors.device_leases,
+                device_bytes=tensors.device_used_bytes,
             ),
             host=replica.host,
             resident_bytes=resident_bytes(),
@@ -103,6 +105,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
                     tensors=peer.tensors,
                     bytes=peer.bytes,
                     fallback=peer.fallback,
+                    on_device=peer.on_device,
                 )
                 for peer in replica.plane.peers()
             ],

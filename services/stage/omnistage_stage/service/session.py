@@ -8,6 +8,7 @@ outlet's consumer has got everything or is lost. Until then its cancel reaches a
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 
 from omnistage_common.errors import (
     DeadlineExceeded,
@@ -18,10 +19,20 @@ from omnistage_common.errors import (
 from omnistage_common.ids import OutputName
 from omnistage_common.links.frames import Delivery, End, Error, FromReplica, Open, Progress, Usage
 from omnistage_common.links.protocol import Acceptor, RequestState
-from omnistage_common.payloads import Payload, Tensor, TensorRef
-from omnistage_common.tensors import LeaseOwner, TensorPlane
-from omnistage_stage.engines.protocol import EngineRequest, EngineResult
+from omnistage_common.payloads import (
+    INLINE_LIMIT,
+    Content,
+    DeviceTensor,
+    Payload,
+    PayloadKind,
+    Tensor,
+    TensorHeader,
+    TensorRef,
+)
+from omnistage_common.tensors import LeaseOwner, Reservation, TensorPlane
+from omnistage_stage.engines.protocol import EngineRequest, EngineResult, Place
 from omnistage_stage.service.outbox import Outbox
+from omnistage_stage.service.placing import InlinePlace, LeasedPlace
 from omnistage_stage.service.sharing import LeaseShares
 from omnistage_stage.service.subscriptions import Offer, Outlets
 
@@ -103,7 +114,7 @@ class Session:
             content = item.payload.content
             if isinstance(content, TensorRef):
                 self._fetched = True
-                content = await self._plane.fetch(
+                content = await self._plane.fetch_to_device(
                     content, owner=(self.owner, "inputs"), deadline=self.frame.deadline
                 )
             payload = Payload(kind=item.payload.kind, content=content)
@@ -136,19 +147,51 @@ class Session:
 
     async def put(self, name: OutputName, payload: Payload, *, index: int = 0) -> None:
         """See `Outputs.put`."""
-        for receiver in self._receivers(name):
-            await receiver.keeps_up()
-        receivers = self._receivers(name)
+        await self._kept_up(name)
         content = payload.content
-        if isinstance(content, Tensor) and receivers:
+        if isinstance(content, Tensor) and self._receivers(name):
             self._published = True
-            published = await self._plane.publish(
+            content = await self._plane.publish(
                 content, owner=self.owner, deadline=self.frame.deadline
             )
-            receivers = self._receivers(name)
-            if isinstance(published, TensorRef) and self._shares is not None:
-                self._shares.share(published.lease, len(receivers))
-            payload = Payload(kind=payload.kind, content=published)
+        self._hand_over(name, payload.kind, index, content)
+
+    async def reserve(
+        self,
+        name: OutputName,
+        kind: PayloadKind,
+        header: TensorHeader,
+        *,
+        index: int = 0,
+        on_device: bool = False,
+    ) -> Place:
+        """See `Outputs.reserve`."""
+        wait = partial(self._kept_up, name)
+        receive = partial(self._hand_over, name, kind, index)
+        if header.length <= INLINE_LIMIT:
+            return InlinePlace(header, wait=wait, receive=receive)
+        self._published = True
+        plane, owner, deadline = self._plane, self.owner, self.frame.deadline
+        reservation: Reservation[memoryview] | Reservation[DeviceTensor]
+        if on_device and plane.has_device:
+            reservation = await plane.reserve_on_device(header, owner=owner, deadline=deadline)
+        else:
+            reservation = await plane.reserve(header, owner=owner, deadline=deadline)
+        return LeasedPlace(reservation, wait=wait, receive=receive)
+
+    async def _kept_up(self, name: OutputName) -> None:
+        for receiver in self._receivers(name):
+            await receiver.keeps_up()
+
+    def _hand_over(self, name: OutputName, kind: PayloadKind, index: int, content: Content) -> None:
+        """Gives an output that can travel to whoever wants it by now."""
+        receivers = self._receivers(name)
+        if isinstance(content, TensorRef):
+            if self._shares is not None:
+                self._shares.share(content.lease, len(receivers))
+            elif not receivers:
+                self._plane.release((content.lease,))
+        payload = Payload(kind=kind, content=content)
         for receiver in receivers:
             receiver.append(name, payload, index)
         self._first_output_at = self._first_output_at or time.monotonic()

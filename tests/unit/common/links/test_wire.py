@@ -43,10 +43,12 @@ from omnistage_common.links.frames import (
     Usage,
 )
 from omnistage_common.links.replica_link import Streams
+from omnistage_common.links.wire_payloads import fill_payload
 from omnistage_common.payloads import (
     AudioPart,
     Content,
     Conversation,
+    DeviceTensor,
     DiffusionParameters,
     ElementType,
     Message,
@@ -161,7 +163,12 @@ def test_an_open_comes_back_with_everything_in_it(
         credit=0,
         delivery=delivery,
         seconds=-3.0,
-        inputs=(text_output("first", name="a"), text_output("second", name="a"), reference()),
+        inputs=(
+            text_output("first", name="a"),
+            text_output("second", name="a"),
+            reference(),
+            reference(on_device=True),
+        ),
         parameters=parameters,
     )
 
@@ -432,3 +439,18 @@ def test_an_unset_delivery_is_final() -> None:
 
     assert isinstance(frame, Open)
     assert frame.delivery is Delivery.FINAL
+
+
+def test_a_tensor_on_a_device_of_this_process_does_not_travel() -> None:
+    class Memory:
+        device, address, size, on_host = "cpu", 4096, 4096, True
+
+        def read(self, offset: int, length: int) -> memoryview:
+            raise AssertionError(offset, length)
+
+        def write(self, offset: int, data: bytes | memoryview) -> None:
+            raise AssertionError(offset, data)
+
+    content = DeviceTensor(header=SCALAR.header, memory=Memory(), offset=64)
+    with pytest.raises(ProtocolViolation, match="published first"):
+        fill_payload(pb.Payload(), Payload(kind=PayloadKind.LATENTS, content=content))

@@ -110,6 +110,14 @@ def test_each_limit_comes_from_its_own_layer() -> None:
     assert plan.origins[f"{path}.max_running"] is Origin.TEMPLATE
     assert plan.origins[f"{path}.max_queued"] is Origin.BUILT_IN
     assert plan.origins[f"{path}.slab_bytes"] is Origin.COMMAND_LINE
+    assert plan.origins[f"{path}.device_slab_bytes"] is Origin.BUILT_IN
+
+
+def test_memory_of_the_device_is_there_where_a_layer_says_so() -> None:
+    plan = plan_of(VALID, "stages.thinker.limits.deviceSlabBytes=2Gi")
+
+    assert plan.stage(THINKER).limits.device_slab_bytes == 2 * 2**30
+    assert plan.stage(TALKER).limits.device_slab_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def test_revisions_stay_what_they_are_from_release_to_release() -> None:
         {"consumes": ()},
         {"produces": (ProducePlan(name=OutputName("text"), kind=PayloadKind.TOKENS),)},
         {"limits": Limits(max_running=9, max_queued=64, slab_bytes=2**26)},
+        {"limits": replace(STAGE.limits, device_slab_bytes=2**26)},
         {"env": {"A": "2"}},
         {"env": {}},
         {"receives": (ReceivePlan(name=OutputName("codes"), kind=PayloadKind.CODEC_FRAMES),)},

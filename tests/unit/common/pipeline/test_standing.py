@@ -221,3 +221,20 @@ def test_a_shared_stage_is_named_and_keeps_its_own_revision() -> None:
     assert (shared.shared, shared.spec) == ("voice", None)
     expected = resolve_stage_alone(voice, runtime).assignment.stage.revision
     assert standing.plan.stage(StageName("talker")).revision == expected
+
+
+def test_memory_of_the_device_is_written_where_there_is_any() -> None:
+    text = RUNTIME + PIPELINE.replace(
+        "replicas: 2}", "replicas: 2, limits: {deviceSlabBytes: 1Gi}}"
+    )
+    stages = placed(text)
+    thinker, talker = stages[StageName("thinker")].spec, stages[StageName("talker")].spec
+    assert thinker is not None
+    assert thinker.limits is not None
+    assert talker is not None
+    assert talker.limits is not None
+
+    assert thinker.limits.device_slab_bytes == str(2**30)
+    assert talker.limits.device_slab_bytes is None
+    resolved = alone(thinker, load_text(text, file="p"))
+    assert resolved.assignment.stage.limits.device_slab_bytes == 2**30

@@ -6,7 +6,7 @@ import grpc.aio
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from fakes.tensor_producer import MIB, random_tensor
+from fakes.tensor_producer import MIB, in_slab, random_tensor
 from omnistage_common.channels import CHANNEL_OPTIONS, SERVER_OPTIONS
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import DeadlineExceeded, ProtocolViolation
@@ -143,8 +143,8 @@ async def test_a_session_names_the_slab_that_was_registered(
     )
 
     assert answer.session is not None
-    assert answer.session.segment == ref.location.segment
-    assert answer.session.base == plane._publisher.slab.address
+    assert answer.session.segment == in_slab(ref).segment
+    assert answer.session.base == plane._slab.slab.address
     assert answer.session.name.startswith("127.0.0.1:")
 
 

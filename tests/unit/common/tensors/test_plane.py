@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.tensor_producer import MIB, Producer, random_tensor
+from fakes.tensor_producer import MIB, Producer, in_slab, random_tensor
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import (
     DeadlineExceeded,
@@ -155,7 +155,7 @@ async def test_one_changed_byte_is_noticed(
     tensor: Tensor, new_plane: NewPlane, tmp_path: Path
 ) -> None:
     ref = await published(new_plane(slab_bytes=16 * MIB), tensor)
-    with (tmp_path / ref.location.segment).open("r+b") as segment:
+    with (tmp_path / in_slab(ref).segment).open("r+b") as segment:
         segment.seek(ref.location.offset + ref.length - 1)
         last = segment.read(1)[0]
         segment.seek(-1, 1)

@@ -88,6 +88,24 @@ async def test_all_of_it_is_read_once_and_summed_up_without_the_front(
     assert pull.digest == xxh3_64_intdigest(source[SKIP:])
 
 
+async def test_what_lands_on_a_device_is_not_looked_at(begin: Begin) -> None:
+    _, engine, source = begin(33 * MIB)
+
+    class Unseen:
+        def __len__(self) -> int:
+            return len(source)
+
+        def __getitem__(self, part: slice, /) -> memoryview:
+            raise AssertionError(part)
+
+    pull = Pull(peer="there:1", remote=5000, local=1000, target=Unseen(), skip=None)
+    while not pull.over():
+        pull.step(engine)
+        if engine.travelling:
+            engine.finish()
+    assert (pull.moved, pull.failure) == (33 * MIB, "")
+
+
 async def test_a_short_one_goes_in_a_few_parts_and_a_long_one_in_large_ones(begin: Begin) -> None:
     for length, parts in ((100_000, 1), (MIB, 4), (17 * MIB, 1), (64 * MIB + SKIP, 3)):
         pull, engine, _ = begin(length)

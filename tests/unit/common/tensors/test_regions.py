@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.tensor_producer import MIB, random_tensor
+from fakes.tensor_producer import MIB, in_slab, random_tensor
 from omnistage_common.deadlines import Deadline
 from omnistage_common.payloads import TensorRef
 from omnistage_common.tensors import TensorPlane
@@ -51,7 +51,7 @@ async def test_the_slab_is_locked_once_and_whole_whenever_it_is_made(
     if when == "late":
         plane.page_lock(locks.lock)
 
-    segment = tmp_path / ref.location.segment
+    segment = tmp_path / in_slab(ref).segment
     ((address, size),) = locks.held.items()
     assert segment.stat().st_blocks * 512 >= size == segment.stat().st_size
     assert ctypes.string_at(address + ref.location.offset, MIB) == random_tensor(MIB).data

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.tensor_producer import MIB, random_tensor
+from fakes.tensor_producer import MIB, in_slab, random_tensor
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import (
     DeadlineExceeded,
@@ -25,7 +25,7 @@ TENSOR = random_tensor(MIB)
 
 async def reserved(
     plane: TensorPlane, header: TensorHeader = TENSOR.header, *, seconds: float = 60
-) -> Reservation:
+) -> Reservation[memoryview]:
     return await plane.reserve(header, owner="a", deadline=Deadline.after(seconds))
 
 
@@ -52,7 +52,7 @@ async def test_what_is_written_in_place_is_what_consumers_read(
     assert isinstance(ref, TensorRef)
     assert (await read(consumer, ref)).data == TENSOR.data
     assert (await read(producer, ref)).data == TENSOR.data
-    content = (tmp_path / ref.location.segment).read_bytes()
+    content = (tmp_path / in_slab(ref).segment).read_bytes()
     assert content[ref.location.offset :][:MIB] == TENSOR.data
     assert producer.release([ref.lease]) == 1
     assert empty(producer)

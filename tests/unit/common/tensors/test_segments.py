@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.tensor_producer import MIB, Producer
+from fakes.tensor_producer import MIB, Producer, in_slab
 from omnistage_common.errors import SetupError
 from omnistage_common.ids import Incarnation, LeaseId, TensorToken
 from omnistage_common.tensors import remove_stale
@@ -176,7 +176,7 @@ def test_the_segment_of_a_killed_process_is_removed(
     new_producer: Callable[[], Producer], tmp_path: Path
 ) -> None:
     producer = new_producer()
-    name = producer.publish(MIB).location.segment
+    name = in_slab(producer.publish(MIB)).segment
     assert remove_stale(tmp_path) == ()
 
     producer.kill()

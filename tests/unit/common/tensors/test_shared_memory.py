@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.tensor_producer import MIB, random_tensor
+from fakes.tensor_producer import MIB, in_slab, random_tensor
 from omnistage_common.deadlines import Deadline
 from omnistage_common.errors import TensorLost
 from omnistage_common.ids import HostId, Incarnation, LeaseId, TensorToken, this_host
@@ -30,7 +30,7 @@ async def published(plane: TensorPlane) -> TensorRef:
 
 
 def moved(ref: TensorRef, *, segment: str | None = None, offset: int | None = None) -> TensorRef:
-    location = ref.location
+    location = in_slab(ref)
     return replace(
         ref,
         location=SharedMemoryLocation(
@@ -95,7 +95,7 @@ async def test_a_link_in_place_of_a_segment_is_refused(
 ) -> None:
     ref = await published(new_plane())
     name = "omnistage-1-" + "0" * 16
-    (tmp_path / name).symlink_to(ref.location.segment)
+    (tmp_path / name).symlink_to(in_slab(ref).segment)
 
     with pytest.raises(TensorLost, match="cannot be read"):
         transport.read(moved(ref, segment=name))
@@ -191,15 +191,15 @@ async def test_a_forgotten_mapping_goes_with_its_last_view(
     plane = new_plane()
     ref = await published(plane)
     view = transport.read(ref)
-    before = maps_of(ref.location.segment)
+    before = maps_of(in_slab(ref).segment)
 
     transport.forget(ref.incarnation)
     transport.forget(ref.incarnation)
-    assert maps_of(ref.location.segment) == before
+    assert maps_of(in_slab(ref).segment) == before
     assert view == TENSOR.data
 
     del view
-    assert maps_of(ref.location.segment) == before - 1
+    assert maps_of(in_slab(ref).segment) == before - 1
 
 
 async def test_closing_leaves_views_valid(

@@ -154,6 +154,10 @@ class StageLimits(Model):
     """Requests that wait for a place in the engine; one more is refused with 429."""
     slab_bytes: ByteQuantity = "64Mi"
     """Memory for tensors that consumers have not read yet; when it is full, producers wait."""
+    device_slab_bytes: ByteQuantity = "0"
+    """Memory of the engine's device (GPU) for the same tensors, and as much again for those received
+    where the engine takes them there; other replicas read it by RDMA. 0: tensors leave through memory
+    of the host."""
 
 
 class LimitsOverride(Model):
@@ -165,3 +169,7 @@ class LimitsOverride(Model):
     """Requests that wait for a place in the engine; one more is refused with 429."""
     slab_bytes: ByteQuantity | None = None
     """Memory for tensors that consumers have not read yet; when it is full, producers wait."""
+    device_slab_bytes: ByteQuantity | None = None
+    """Memory of the engine's device (GPU) for the same tensors, and as much again for those received
+    where the engine takes them there; other replicas read it by RDMA. 0: tensors leave through memory
+    of the host."""

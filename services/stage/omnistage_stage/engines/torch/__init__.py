@@ -9,7 +9,8 @@ stepping     the one thread that steps all running requests
 slots        one padded cache in which many requests have places
 sampling     how the next code is chosen, in the order of Hugging Face's generate
 conversion   tensors on the wire <-> torch
-staging      host buffers on the way from a device to the tensor plane
+device_memory
+             memory of the device for tensors, and page locks for copies to the host
 talker       the component `talker`, as far as it is the same in every family
 speech       one request of a talker: how it wants to be spoken, what has come of it
 speaking     how a talker steps many requests: one by one, or together

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PRODUCES",
+    "TAKES_DEVICE_TENSORS",
     "Component",
     "ComponentFactory",
     "ComponentSpec",
@@ -38,6 +39,10 @@ PRODUCES: Final = {
     "token2wav": PayloadKind.WAVEFORM,
 }
 """Component -> the kind of its one output."""
+
+TAKES_DEVICE_TENSORS: Final = frozenset({"code2wav"})
+"""Components that read inputs on their device and have done with each before the next. The others keep
+on the host what arrives, until they have all that they need."""
 
 
 class ComponentSpec(Struct, frozen=True, kw_only=True):

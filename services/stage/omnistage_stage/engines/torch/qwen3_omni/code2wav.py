@@ -3,7 +3,8 @@
 What arrives all at once (a `Full` edge) is decoded as the model's own `chunked_decode` does. What
 arrives while the talker runs is decoded chunk by chunk as a stream, without loss at any border; the
 `context_frames` of an edge are not needed for that and are ignored. Requests are decoded one after the
-other, a chunk at a time, so that a long answer does not hold up a short one.
+other, a chunk at a time, so that a long answer does not hold up a short one. Samples are made where
+they are read: in the slab, or on the device where the stage has room for tensors there.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -11,17 +12,15 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-from msgspec import Struct
 
 from omnistage_common.errors import EngineFailed
 from omnistage_common.ids import OutputName
-from omnistage_common.payloads import PayloadKind
-from omnistage_stage.engines.protocol import EngineRequest, EngineResult, Outputs
+from omnistage_common.payloads import ElementType, PayloadKind, TensorHeader
+from omnistage_stage.engines.protocol import EngineRequest, EngineResult, Outputs, Place
 from omnistage_stage.engines.torch.components import ComponentSpec, require_ports
-from omnistage_stage.engines.torch.conversion import from_payload, to_payload
+from omnistage_stage.engines.torch.conversion import fill, from_payload
 from omnistage_stage.engines.torch.qwen3_omni.parts import load_code2wav
 from omnistage_stage.engines.torch.qwen3_omni.vocoding import VocoderStream, whole
-from omnistage_stage.engines.torch.staging import HostBuffer, StagingPool
 from omnistage_stage.engines.workers import Work, WorkerThreads
 
 __all__ = ["Code2Wav"]
@@ -30,14 +29,6 @@ _CODES: Final = OutputName("codes")
 _RATE_HZ: Final = 24_000
 _FRAMES_AT_ONCE: Final = 300
 """A longer chunk is cut, so that a cancelled request is let go of soon."""
-_BUFFERS: Final = 4
-
-
-class _Loaded(Struct, frozen=True, kw_only=True):
-    """What there is after `load`."""
-
-    vocoder: Any
-    staging: StagingPool
 
 
 class Code2Wav:
@@ -47,7 +38,7 @@ class Code2Wav:
         require_ports(spec.spec, needed=(_CODES,), allowed=(_CODES,))
         self._spec = spec
         self._worker = WorkerThreads(name=f"code2wav-{spec.spec.stage}", size=1)
-        self._model: _Loaded | None = None
+        self._vocoder: Any = None
         self._active = 0
 
     @property
@@ -61,18 +52,11 @@ class Code2Wav:
         Raises:
             InvalidWeights: The checkpoint lacks something.
         """
-        vocoder = await self._worker.compute(self._load)
-        largest = _FRAMES_AT_ONCE * int(vocoder.total_upsample)
-        staging = StagingPool(
-            count=min(_BUFFERS, self._spec.spec.max_running),
-            size=largest * torch.float32.itemsize,
-            pinned=not self._spec.placement.on_cpu,
-        )
-        self._model = _Loaded(vocoder=vocoder, staging=staging)
+        self._vocoder = await self._worker.compute(self._load)
 
     async def probe(self) -> None:
         """Decodes two frames for real."""
-        vocoder = self._loaded.vocoder
+        vocoder = self._loaded
         codes = torch.zeros(
             (2, vocoder.config.num_quantizers),
             dtype=torch.long,
@@ -101,13 +85,13 @@ class Code2Wav:
     async def close(self) -> None:
         """Ends the thread and frees the weights."""
         self._worker.close()
-        self._model = None
+        self._vocoder = None
 
     @property
-    def _loaded(self) -> _Loaded:
-        if self._model is None:
+    def _loaded(self) -> Any:
+        if self._vocoder is None:
             raise EngineFailed("the vocoder was used before it was loaded")
-        return self._model
+        return self._vocoder
 
     def _load(self, _work: Work) -> Any:
         self._spec.placement.enter()
@@ -115,20 +99,21 @@ class Code2Wav:
         return load_code2wav(self._spec.checkpoint, self._spec.placement).code2wav
 
     async def _streamed(self, request: EngineRequest, outputs: Outputs) -> int:
-        stream = VocoderStream(self._loaded.vocoder)
+        stream = VocoderStream(self._loaded)
         frames = 0
         async for codes in self._pieces(request):
             for chunk in codes.split(_FRAMES_AT_ONCE):
-                await self._put(partial(_decode, stream, chunk), outputs)
+                await self._put(partial(_decode, stream, chunk), len(chunk), outputs)
             frames += len(codes)
         return frames
 
     async def _whole(self, request: EngineRequest, outputs: Outputs) -> int:
         pieces = [codes async for codes in self._pieces(request)]
         codes = torch.cat(pieces) if pieces else torch.empty((0, 0))
-        windows = whole(self._loaded.vocoder, codes)
-        for _ in range(0, len(codes), _FRAMES_AT_ONCE):
-            await self._put(partial(_next, windows), outputs)
+        windows = whole(self._loaded, codes)
+        for start in range(0, len(codes), _FRAMES_AT_ONCE):
+            frames = min(_FRAMES_AT_ONCE, len(codes) - start)
+            await self._put(partial(_next, windows), frames, outputs)
         return len(codes)
 
     async def _pieces(self, request: EngineRequest) -> AsyncIterator[Any]:
@@ -139,15 +124,20 @@ class Code2Wav:
                 self._check(codes)
                 yield codes.to(self._spec.placement.device)
 
-    async def _put(self, decode: Any, outputs: Outputs) -> None:
-        async with self._loaded.staging.lend() as buffer:
-            samples = await self._worker.compute(partial(_held, decode, buffer))
-            await outputs.put(
-                self._spec.output, to_payload(samples, PayloadKind.WAVEFORM, rate_hz=_RATE_HZ)
-            )
+    async def _put(self, decode: Any, frames: int, outputs: Outputs) -> None:
+        """Decodes frames to where their samples are read; there may be fewer than are made room for."""
+        most = TensorHeader(
+            element_type=ElementType.FLOAT32,
+            shape=(frames * int(self._loaded.total_upsample),),
+            rate_hz=_RATE_HZ,
+        )
+        room = await outputs.reserve(self._spec.output, PayloadKind.WAVEFORM, most, on_device=True)
+        with room as place:
+            made = await self._worker.compute(partial(_filled, decode, place))
+            await place.seal(made)
 
     def _check(self, codes: Any) -> None:
-        config = self._loaded.vocoder.config
+        config = self._loaded.config
         if codes.dtype != torch.long or codes.ndim != 2 or codes.shape[1] != config.num_quantizers:  # noqa: PLR2004
             raise EngineFailed(
                 f"codec frames came as {codes.dtype} {list(codes.shape)}; this vocoder takes int64 "
@@ -168,5 +158,5 @@ def _next(windows: Iterator[Any]) -> Any:
     return next(windows)
 
 
-def _held(decode: Any, buffer: HostBuffer, _work: Work) -> Any:
-    return buffer.hold(decode())
+def _filled(decode: Any, place: Place, _work: Work) -> TensorHeader:
+    return fill(place.data, decode(), rate_hz=_RATE_HZ)
