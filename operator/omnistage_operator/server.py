@@ -54,7 +54,8 @@ class OperatorServer:
             SetupError: There is no way to an API server, or the address cannot be listened on.
             ApiError: The API server is not reached, or does not know us.
         """
-        async with connect(Address(kubeconfig=self._settings.kubeconfig)) as connection:
+        address = Address(kubeconfig=self._settings.kubeconfig, context=self._settings.context)
+        async with connect(address) as connection:
             api = Api(
                 connection,
                 field_manager=FIELD_MANAGER,

@@ -34,6 +34,8 @@ class ProcessSettings:
     """Namespaces whose pipelines it runs; none for all."""
     kubeconfig: Path | None
     """How to reach the API server; None for the pod's own account, or what kubectl would use."""
+    context: str | None
+    """Of the kubeconfig; None for its current one."""
     metrics: Address
     """Where metrics and health are served."""
     workers: int
@@ -54,6 +56,7 @@ def parse_settings(arguments: Sequence[str] | None = None) -> ProcessSettings:
         namespace=namespace,
         watched=tuple(each for each in given.watch_namespaces.split(",") if each),
         kubeconfig=given.kubeconfig,
+        context=given.context,
         metrics=given.metrics,
         workers=given.workers,
         lease=given.lease_name if given.leader_election else None,
@@ -81,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--namespace", default="omnistage", help="its own namespace (default: omnistage)")
     add("--watch-namespaces", default="", help="namespaces of pipelines, A,B (default: all)")
     add("--kubeconfig", type=Path, help="file (default: the pod's account, or as kubectl)")
+    add("--context", help="of the kubeconfig (default: its current one)")
     add("--stage-image", required=True, help="image of stages whose runtime names none")
     add(
         "--engine-image",

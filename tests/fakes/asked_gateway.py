@@ -31,9 +31,10 @@ from omnistage_gateway.admission import Admission
 from omnistage_gateway.app import build_app
 from omnistage_gateway.endpoints.exchange import Services
 from omnistage_gateway.metrics import GatewayMetrics
-from omnistage_gateway.pipelines.catalog import Catalog, Pipeline
-from omnistage_gateway.pipelines.routing import Routes
+from omnistage_gateway.pipelines.catalog import Catalog
+from omnistage_gateway.pipelines.pipeline import Pipeline
 from omnistage_gateway.replicas.pool import StagePool
+from omnistage_gateway.tensor_planes import TensorPlanes
 
 __all__ = [
     "MAX_REQUESTS",
@@ -146,7 +147,10 @@ class AskedGateway:
             stage.name: AnsweringLink(stage.name, makes[stage.name]) for stage in plan.stages
         }
         pools = {name: StagePool(name, [link]) for name, link in self.links.items()}
-        catalog = Catalog([Pipeline(plan=plan, routes=Routes(plan), pools=pools)])
+        catalog = Catalog()
+        pipeline = Pipeline(plan, pools)
+        catalog.put(pipeline)
+        catalog.direct(pipeline.key, pipeline.revision)
         self.admission = Admission(
             max_requests=MAX_REQUESTS,
             max_body_bytes=MAX_BODY_BYTES,
@@ -162,10 +166,10 @@ class AskedGateway:
         services = Services(
             catalog=catalog,
             admission=self.admission,
-            plane=self.plane,
+            planes=TensorPlanes(lambda _: self.plane),
             metrics=GatewayMetrics(registry, admission=self.admission, catalog=catalog),
         )
-        self.app = build_app(services, registry)
+        self.app = build_app(services, registry, check_ready=lambda: None)
 
     def __getitem__(self, stage: str) -> AnsweringLink:
         return next(link for name, link in self.links.items() if name == stage)

@@ -31,7 +31,7 @@ from omnistage_common.pipeline.overrides import parse_override
 from omnistage_common.pipeline.plan import PipelinePlan, encode_plan
 from omnistage_common.pipeline.resolver import resolve
 from omnistage_common.tensors import SHARED_MEMORY_FOLDER
-from omnistage_gateway.settings import ReplicaEndpoint
+from omnistage_gateway.replicas.endpoints import ReplicaEndpoint
 from omnistage_protos.stage.v1 import stage_pb2, stage_pb2_grpc
 
 __all__ = [

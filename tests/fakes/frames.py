@@ -24,6 +24,7 @@ from omnistage_common.links.frames import (
 )
 from omnistage_common.links.replica_link import NO_STREAMS, Streams
 from omnistage_common.payloads import (
+    DeviceLocation,
     ElementType,
     Output,
     Parameters,
@@ -63,17 +64,18 @@ def tensor(length: int, fill: bytes = b"\x07") -> Tensor:
     return Tensor(header=header, data=fill * length)
 
 
-def reference(length: int = 1 << 20, *, lease: int = 1) -> Output:
+def reference(length: int = 1 << 20, *, lease: int = 1, on_device: bool = False) -> Output:
     """An output that refers to a tensor which nobody holds."""
+    slab = SharedMemoryLocation(
+        host=HostId("somewhere"), segment="omnistage-1-0000000000000000", offset=0
+    )
     ref = TensorRef(
         header=TensorHeader(element_type=ElementType.UINT8, shape=(length,)),
         lease=LeaseId(lease),
         incarnation=Incarnation("someone"),
         length=length,
         checksum=1,
-        location=SharedMemoryLocation(
-            host=HostId("somewhere"), segment="omnistage-1-0000000000000000", offset=0
-        ),
+        location=DeviceLocation(device="cuda:0", offset=64) if on_device else slab,
     )
     payload = Payload(kind=PayloadKind.WAVEFORM, content=ref)
     return Output(name=OutputName("audio"), payload=payload)

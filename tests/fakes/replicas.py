@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from fakes.plans import one_stage_plan
@@ -30,6 +31,7 @@ def new_replica(
     phase: Phase = Phase.READY,
     max_running: int = 2,
     max_queued: int = 2,
+    device_slab_bytes: int = 0,
 ) -> Replica:
     """A replica in that phase. Its plane is the caller's to close."""
     incarnation, host = new_incarnation(), this_host()
@@ -39,10 +41,12 @@ def new_replica(
     )
     lifecycle = Lifecycle()
     lifecycle.enter(phase)
+    stage = one_stage_plan().stages[0]
+    limits = replace(stage.limits, device_slab_bytes=device_slab_bytes)
     metrics = StageMetrics(registry or CollectorRegistry(), admission=admission, plane=plane)
     return Replica(
         id=ReplicaId("thinker-0"),
-        plan=one_stage_plan().stages[0],
+        plan=replace(stage, limits=limits),
         engine=engine,
         admission=admission,
         lifecycle=lifecycle,

@@ -94,7 +94,7 @@ class Applier:
         """Writes what the operator says about an object, if it says something new.
 
         Args:
-            live: The object that the status is about; its uid keeps the status from a successor.
+            live: The object that the status is about.
             status: All that the operator says; what it said before and says no longer is removed.
             foreign: Fields of the status that other managers write.
 
@@ -132,6 +132,31 @@ class Applier:
         self._metrics.wrote(str(kind), WriteAction.STATUS)
         self._caches.observe(answer, kind)
         return True
+
+    async def empty_status(self, live: Manifest, manager: str, field: str) -> None:
+        """Takes out of a list of the status what a manager that is gone has put there.
+
+        Args:
+            live: The object.
+            manager: Who put it there.
+            field: Name of the list.
+
+        Raises:
+            WriteFenced: This process may not write.
+        """
+        kind, key = kind_of(live), key_of(live)
+        body = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": key.name, "namespace": key.namespace},
+            "status": {field: []},
+        }
+        try:
+            answer = await self._api.speaking_as(manager).apply_status(body, kind)
+        except ObjectNotFound:
+            return
+        self._metrics.wrote(str(kind), WriteAction.STATUS)
+        self._caches.observe(answer, kind)
 
     async def delete(self, live: Manifest) -> None:
         """Deletes this very object; one that is gone, or on its way, is left alone.

@@ -18,14 +18,19 @@ from omnistage_common.cluster.kinds import (
     STAGE_RUNTIMES,
     STAGES,
 )
-from omnistage_common.cluster.manifests import Manifest, ObjectKey, key_of, uid_of
+from omnistage_common.cluster.manifests import Manifest, ObjectKey, key_of, labels_of, uid_of
 from omnistage_common.ids import ModelName
 from omnistage_operator.cluster.applying import Applier
 from omnistage_operator.cluster.recording import Recorder
 from omnistage_operator.control.controlling import DONE, Result, Source, owner_keys
 from omnistage_operator.controllers.announcing import announce
 from omnistage_operator.controllers.clock import now
-from omnistage_operator.planning.gateways import elder, live_gateways, served_names
+from omnistage_operator.planning.gateways import (
+    departed_gateways,
+    elder,
+    live_gateways,
+    served_names,
+)
 from omnistage_operator.planning.pipelines import (
     ObservedPipeline,
     plan_pipeline,
@@ -33,7 +38,7 @@ from omnistage_operator.planning.pipelines import (
 )
 from omnistage_operator.planning.settings import OperatorSettings
 
-__all__ = ["PIPELINE_INDEXES", "STAGE_INDEXES", "PipelineReconciler"]
+__all__ = ["GATEWAY_INDEXES", "PIPELINE_INDEXES", "STAGE_INDEXES", "PipelineReconciler"]
 
 
 _GATEWAYS_OWN: Final = frozenset({"gateways"})
@@ -47,6 +52,7 @@ class _Index(Enum):
     RUNTIME = "runtime"
     SHARED = "shared"
     SERVED = "served"
+    GATEWAYS = "gateways"
 
 
 def _template(pipeline: Manifest) -> Iterable[Hashable]:
@@ -72,12 +78,19 @@ def _stage_runtime(stage: Manifest) -> Iterable[Hashable]:
     return (name,) if name else ()
 
 
+def _gateways_of(pod: Manifest) -> Iterable[Hashable]:
+    """The namespace of a gateway's pod; nothing for other pods."""
+    is_gateway = labels_of(pod).get("app.kubernetes.io/name") == "omnistage-gateway"
+    return (key_of(pod).namespace,) if is_gateway else ()
+
+
 PIPELINE_INDEXES: Final = {
     _Index.TEMPLATE.value: _template,
     _Index.RUNTIME.value: _runtimes,
     _Index.SHARED.value: _shared,
     _Index.SERVED.value: served_names,
 }
+GATEWAY_INDEXES: Final = {_Index.GATEWAYS.value: _gateways_of}
 STAGE_INDEXES: Final = {_Index.RUNTIME.value: _stage_runtime}
 
 
@@ -127,6 +140,8 @@ class PipelineReconciler:
             status = dict(decision.status)
             if await self._applier.write_status(pipeline, status, foreign=_GATEWAYS_OWN):
                 announce(self._recorder, pipeline, status)
+        for name in departed_gateways(pipeline.get("status") or {}, self._gateways()):
+            await self._applier.empty_status(pipeline, f"omnistage-gateway/{name}", "gateways")
         return DONE
 
     def _observed(self, pipeline: Manifest) -> ObservedPipeline:
@@ -144,21 +159,15 @@ class PipelineReconciler:
             stages=tuple(stages),
             plans=tuple(self._plans.owned_by(uid)),
             policies=tuple(self._policies.owned_by(uid)),
-            gateways=self._gateways(),
+            gateways=live_gateways(self._gateways()),
             taken=self._taken(pipeline),
             url=self._settings.gateway_url,
         )
 
-    def _gateways(self) -> tuple[str, ...]:
-        return live_gateways(pod for pod in self._pods.all() if self._is_gateway(pod))
-
-    def _is_gateway(self, pod: Manifest) -> bool:
-        metadata = pod["metadata"]
-        labels = metadata.get("labels", {})
-        return bool(
-            metadata["namespace"] == self._settings.gateway_namespace
-            and labels.get("app.kubernetes.io/name") == "omnistage-gateway"
-        )
+    def _gateways(self) -> list[Manifest]:
+        """Their pods."""
+        namespace = self._settings.gateway_namespace
+        return self._pods.find(_Index.GATEWAYS.value, namespace)
 
     def _taken(self, pipeline: Manifest) -> dict[ModelName, str]:
         found = {}
@@ -191,4 +200,4 @@ class PipelineReconciler:
 
     def _by_gateway(self, pod: Manifest) -> Iterable[ObjectKey]:
         """Every pipeline: each waits for every gateway."""
-        return map(key_of, self._pipelines.all()) if self._is_gateway(pod) else ()
+        return map(key_of, self._pipelines.all()) if _gateways_of(pod) else ()

@@ -18,7 +18,11 @@ from omnistage_common.cluster.kinds import (
     STAGES,
 )
 from omnistage_common.cluster.manifests import Manifest
-from omnistage_operator.controllers.pipelines import PIPELINE_INDEXES, STAGE_INDEXES
+from omnistage_operator.controllers.pipelines import (
+    GATEWAY_INDEXES,
+    PIPELINE_INDEXES,
+    STAGE_INDEXES,
+)
 from omnistage_operator.controllers.stages import (
     CHILD_KINDS,
     EVENT_INDEXES,
@@ -47,7 +51,12 @@ def watch_everything(caches: Caches, *, gateways: str) -> None:
     caches.watch(CONFIG_MAPS, WatchOptions(labels=_OURS, indexes=PLAN_INDEXES))
     caches.watch(
         PODS,
-        WatchOptions(labels=_PODS, indexes=POD_INDEXES, shrink=_placed, also_in=(gateways,)),
+        WatchOptions(
+            labels=_PODS,
+            indexes={**POD_INDEXES, **GATEWAY_INDEXES},
+            shrink=_placed,
+            also_in=(gateways,),
+        ),
     )
     caches.watch(EVENTS, WatchOptions(fields=_WARNINGS, indexes=EVENT_INDEXES, shrink=_said))
     for kind in CHILD_KINDS:

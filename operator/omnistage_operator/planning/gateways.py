@@ -5,12 +5,19 @@ from collections.abc import Iterable
 from omnistage_common.ids import ModelName
 from omnistage_operator.planning.decisions import Json
 
-__all__ = ["elder", "live_gateways", "served_names"]
+__all__ = ["departed_gateways", "elder", "live_gateways", "served_names"]
 
 
 def live_gateways(pods: Iterable[Json]) -> tuple[str, ...]:
     """Names of the gateways that take requests or still finish some: ready ones, and leaving ones."""
     return tuple(sorted(pod["metadata"]["name"] for pod in pods if _lives(pod)))
+
+
+def departed_gateways(status: Json, pods: Iterable[Json]) -> tuple[str, ...]:
+    """Names of gateways that said something of a pipeline and are not there any more at all."""
+    there = {pod["metadata"]["name"] for pod in pods}
+    said = {entry["name"] for entry in status.get("gateways", [])}
+    return tuple(sorted(said - there))
 
 
 def served_names(pipeline: Json) -> tuple[ModelName, ...]:

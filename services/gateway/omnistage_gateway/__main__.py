@@ -9,12 +9,23 @@ from typing import Final
 import structlog
 import uvloop
 
-from omnistage_common.errors import SetupError
+from omnistage_common.errors import MissingDependency, SetupError
 from omnistage_common.pipeline.plan import read_plan
 from omnistage_common.processes import exit_with_parent
-from omnistage_common.telemetry import configure_logging
+from omnistage_common.telemetry import configure_logging, new_registry
+from omnistage_gateway.discovery.cluster import ClusterDiscovery
+from omnistage_gateway.discovery.files import FileDiscovery
+from omnistage_gateway.metrics import GatewayMetrics
+from omnistage_gateway.pipelines.catalog import Catalog
+from omnistage_gateway.replicas.fleet import Fleet
 from omnistage_gateway.server import GatewayServer
-from omnistage_gateway.settings import GatewaySettings, parse_settings, read_endpoints
+from omnistage_gateway.settings import (
+    ClusterSource,
+    FileSource,
+    GatewaySettings,
+    parse_settings,
+    read_endpoints,
+)
 
 __all__ = ["main"]
 
@@ -36,8 +47,42 @@ def main() -> None:
 
 
 async def _serve(settings: GatewaySettings) -> None:
-    plan = read_plan(settings.plan)
-    await GatewayServer(settings, plan, read_endpoints(settings.endpoints)).run()
+    if isinstance(settings.source, ClusterSource):
+        await _serve_cluster(settings, settings.source)
+    else:
+        await _serve_files(settings, settings.source)
+
+
+async def _serve_files(settings: GatewaySettings, source: FileSource) -> None:
+    plan, endpoints = read_plan(source.plan), read_endpoints(source.endpoints)
+
+    def discovery(catalog: Catalog, fleet: Fleet, _: GatewayMetrics) -> FileDiscovery:
+        return FileDiscovery(plan, endpoints, catalog=catalog, fleet=fleet)
+
+    await GatewayServer(settings, discovery, new_registry()).run()
+
+
+async def _serve_cluster(settings: GatewaySettings, source: ClusterSource) -> None:
+    try:
+        # Imported on first use: a gateway outside of a cluster does without the client.
+        from omnistage_gateway.discovery.kubernetes_door import connected  # noqa: PLC0415
+    except ImportError as missing:
+        raise MissingDependency(
+            f"--cluster needs the Kubernetes client ({missing}); install `omnistage[gateway]`"
+        ) from missing
+    registry = new_registry()
+    async with connected(source, registry) as cluster:
+
+        def discovery(catalog: Catalog, fleet: Fleet, metrics: GatewayMetrics) -> ClusterDiscovery:
+            return ClusterDiscovery(
+                cluster,
+                catalog=catalog,
+                fleet=fleet,
+                gateway=source.name,
+                refused=lambda kind: metrics.left_out(kind.value),
+            )
+
+        await GatewayServer(settings, discovery, registry).run()
 
 
 if __name__ == "__main__":

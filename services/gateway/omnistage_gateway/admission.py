@@ -20,14 +20,29 @@ class Admission:
         self._max_requests = max_requests
         self._budget = body_budget_bytes
         self._closed = False
+        self.leaving = False
+        """Whether this gateway goes out of service soon: it still lets in, and nobody should come."""
         self.requests = 0
         """Requests inside."""
         self.body_bytes = 0
         """Bytes reserved for their bodies."""
 
+    def leave(self) -> None:
+        """Goes out of service soon, so that who balances load can look elsewhere first."""
+        self.leaving = True
+
     def close(self) -> None:
         """Lets nobody in any more; those inside finish."""
-        self._closed = True
+        self.leaving = self._closed = True
+
+    def check_staying(self) -> None:
+        """Returns when this gateway should get requests.
+
+        Raises:
+            Draining: It is going out of service, now or soon.
+        """
+        if self.leaving:
+            raise _going()
 
     def check_open(self) -> None:
         """Returns when requests are let in.
@@ -36,7 +51,7 @@ class Admission:
             Draining: This gateway is going out of service.
         """
         if self._closed:
-            raise Draining("this gateway is going out of service; try again")
+            raise _going()
 
     @contextmanager
     def enter(self, declared: int | None) -> Iterator[None]:
@@ -69,3 +84,7 @@ class Admission:
         finally:
             self.requests -= 1
             self.body_bytes -= size
+
+
+def _going() -> Draining:
+    return Draining("this gateway is going out of service; try again")

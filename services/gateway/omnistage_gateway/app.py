@@ -5,8 +5,7 @@ are handed over before the middleware and the route matching, which they have no
 their bodies by themselves and answer their own errors.
 """
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
@@ -17,17 +16,18 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
 from starlette.routing import Route as HttpRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from omnistage_common.errors import InvalidRequest, OmnistageError, StageUnavailable
+from omnistage_common.errors import InvalidRequest, OmnistageError
 from omnistage_common.ids import ModelName
 from omnistage_gateway.admission import Admission
 from omnistage_gateway.endpoints.chat import CHAT_FIELDS, answer_chat
 from omnistage_gateway.endpoints.exchange import Endpoint, Services
+from omnistage_gateway.endpoints.http import CLOSE
 from omnistage_gateway.endpoints.images import IMAGE_FIELDS, answer_images
 from omnistage_gateway.endpoints.speech import SPEECH_FIELDS, answer_speech
 from omnistage_gateway.openai.errors import error_response
-from omnistage_gateway.openai.models import ModelReport, model_body, model_list, model_report
+from omnistage_gateway.openai.models import ModelBody, model_body, model_list, model_report
 from omnistage_gateway.openai.schema import (
     chat_completions_operation,
     components,
@@ -35,8 +35,7 @@ from omnistage_gateway.openai.schema import (
     models_operation,
     speech_operation,
 )
-from omnistage_gateway.pipelines.abilities import Abilities
-from omnistage_gateway.pipelines.catalog import Catalog
+from omnistage_gateway.pipelines.catalog import Catalog, Listing
 
 __all__ = ["build_app"]
 
@@ -49,20 +48,24 @@ MODELS_PATH = "/v1/models"
 class GatewayApp(FastAPI):
     """FastAPI with a short way to the endpoints that compute."""
 
-    def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
+    def __init__(self, endpoints: Mapping[str, Endpoint], admission: Admission) -> None:
         """Makes the application.
 
         Args:
             endpoints: Path -> what is behind it; the method is always POST.
+            admission: Knows whether this gateway goes; then clients are asked to connect anew.
         """
         super().__init__(title="Omnistage", version=version("omnistage"), redoc_url=None)
         self._endpoints = endpoints
+        self._admission = admission
         self.router.routes += [
             HttpRoute(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
+        if self._admission.leaving:
+            send = _closing(send)
         if scope.get("method") == "POST":
             endpoint = self._endpoints.get(scope["path"])
             if endpoint is not None:
@@ -83,17 +86,26 @@ class GatewayApp(FastAPI):
         return document
 
 
-def build_app(services: Services, registry: CollectorRegistry) -> FastAPI:
-    """The application of one gateway process."""
+def build_app(
+    services: Services, registry: CollectorRegistry, *, check_ready: Callable[[], None]
+) -> FastAPI:
+    """The application of one gateway process.
+
+    Args:
+        services: What its requests share.
+        registry: Its metrics.
+        check_ready: Raises the `OmnistageError` that says why it should get no requests yet.
+    """
     app = GatewayApp(
         {
             CHAT_PATH: Endpoint(services, answer_chat, fields=CHAT_FIELDS),
             IMAGES_PATH: Endpoint(services, answer_images, fields=IMAGE_FIELDS),
             SPEECH_PATH: Endpoint(services, answer_speech, fields=SPEECH_FIELDS),
-        }
+        },
+        services.admission,
     )
     _add_models(app, services.catalog)
-    _add_probes(app, services.catalog, services.admission)
+    _add_probes(app, services.admission, check_ready)
     _add_metrics(app, registry)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(OmnistageError, _omnistage_error)
@@ -101,41 +113,43 @@ def build_app(services: Services, registry: CollectorRegistry) -> FastAPI:
 
 
 def _add_models(app: FastAPI, catalog: Catalog) -> None:
-    created = int(time.time())
-    reports = {name: _report(catalog.find(name).abilities) for name in catalog.models}
-
     @app.get(MODELS_PATH)
     async def models() -> Response:
-        return _json(model_list(reports, created))
+        listings = [catalog.listing(model) for model in catalog.models]
+        return _json(model_list([_entry(listing) for listing in listings]))
 
     @app.get(MODELS_PATH + "/{model:path}")
     async def model(model: str) -> Response:
-        name = ModelName(model)
-        catalog.find(name)
-        return _json(model_body(name, created, reports[name]))
+        return _json(model_body(_entry(catalog.listing(ModelName(model)))))
 
 
-def _report(abilities: Abilities) -> ModelReport:
-    return model_report(abilities.takes, [modality.value for modality in abilities.makes])
+def _entry(listing: Listing) -> ModelBody:
+    abilities = listing.pipeline.abilities
+    report = model_report(abilities.takes, [modality.value for modality in abilities.makes])
+    return ModelBody(listing.name, listing.created, report)
 
 
-def _add_probes(app: FastAPI, catalog: Catalog, admission: Admission) -> None:
+def _add_probes(app: FastAPI, admission: Admission, check_ready: Callable[[], None]) -> None:
     @app.get("/healthz")
     async def healthz() -> Response:
         return _json(b'{"status":"alive"}')
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        admission.check_open()
-        unready = {
-            pipeline.plan.name: pipeline.unready
-            for pipeline in catalog.pipelines
-            if pipeline.unready
-        }
-        if unready:
-            reasons = "; ".join(f"{name}: {', '.join(stages)}" for name, stages in unready.items())
-            raise StageUnavailable(f"stages without a ready replica: {reasons}")
+        admission.check_staying()
+        check_ready()
         return _json(b'{"status":"ready"}')
+
+
+def _closing(send: Send) -> Send:
+    """Sends the same, and ends the connection with the answer."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), CLOSE]}
+        await send(message)
+
+    return closing
 
 
 def _add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:

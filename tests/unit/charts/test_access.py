@@ -140,7 +140,7 @@ class Noted:
 
 def test_the_operator_may_watch_what_it_watches_and_nothing_else() -> None:
     noted = Noted()
-    watch_everything(cast("Caches", noted))
+    watch_everything(cast("Caches", noted), gateways="gateways")
 
     watched = {(kind.group, kind.plural) for kind in noted.kinds}
     allowed = OPERATOR | OPERATOR_IN_THE_CLUSTER

@@ -28,20 +28,24 @@ from omnistage_gateway.admission import Admission
 from omnistage_gateway.app import build_app
 from omnistage_gateway.endpoints.exchange import Services
 from omnistage_gateway.metrics import GatewayMetrics
-from omnistage_gateway.pipelines.catalog import Catalog, Pipeline
-from omnistage_gateway.pipelines.routing import Routes
+from omnistage_gateway.pipelines.catalog import Catalog
+from omnistage_gateway.pipelines.pipeline import Pipeline
 from omnistage_gateway.replicas.pool import StagePool
+from omnistage_gateway.tensor_planes import TensorPlanes
 
 CHAT = "/v1/chat/completions"
+CREATED = 1_790_000_000
 
 
 class EchoLink(ScriptedLink):
     """A thinker that has answered by the time it was asked, or raises what no link should."""
 
     broken: Exception | None = None
+    asked: Callable[[], object] = staticmethod(lambda: None)
 
     def open(self, *args: Any, **kwargs: Any) -> RequestNumber:
         """Opens a request and answers it."""
+        self.asked()
         if self.broken is not None:
             raise self.broken
         number = super().open(*args, **kwargs)
@@ -60,19 +64,22 @@ class World:
         )
         self.link = EchoLink("thinker")
         pools = {StageName("thinker"): StagePool(StageName("thinker"), [self.link])}
-        catalog = Catalog([Pipeline(plan=plan, routes=Routes(plan), pools=pools)])
+        self.catalog = Catalog()
+        self.pipeline = Pipeline(plan, pools)
+        self.catalog.put(self.pipeline)
+        self.catalog.direct(self.pipeline.key, self.pipeline.revision, created=CREATED)
         self.admission = Admission(max_requests=2, max_body_bytes=10_000, body_budget_bytes=20_000)
         self.plane = TensorPlane(
             incarnation=new_incarnation(), host=this_host(), slab_bytes=1 << 20, directory=folder
         )
         registry = CollectorRegistry()
         services = Services(
-            catalog=catalog,
+            catalog=self.catalog,
             admission=self.admission,
-            plane=self.plane,
-            metrics=GatewayMetrics(registry, admission=self.admission, catalog=catalog),
+            planes=TensorPlanes(lambda _: self.plane),
+            metrics=GatewayMetrics(registry, admission=self.admission, catalog=self.catalog),
         )
-        self.app = build_app(services, registry)
+        self.app = build_app(services, registry, check_ready=self.pipeline.check_routable)
 
 
 @pytest.fixture
@@ -107,7 +114,7 @@ async def test_it_is_alive_whatever_its_stages_are(http: httpx.AsyncClient, worl
     assert (answer.status_code, answer.json()) == (200, {"status": "alive"})
 
 
-async def test_it_is_ready_when_every_stage_is(http: httpx.AsyncClient) -> None:
+async def test_it_is_ready_when_its_source_says_so(http: httpx.AsyncClient) -> None:
     answer = await http.get("/readyz")
 
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
@@ -128,8 +135,8 @@ def draining(world: World) -> None:
 @pytest.mark.parametrize(
     ("unmake", "code", "words"),
     [
-        (no_link, "stage_unavailable", "graph: thinker"),
-        (loading, "stage_unavailable", "graph: thinker"),
+        (no_link, "stage_unavailable", "thinker-0 is not connected"),
+        (loading, "stage_unavailable", "thinker-0 is loading"),
         (draining, "draining", "going out of service"),
     ],
 )
@@ -156,7 +163,7 @@ async def test_models_are_listed_and_described(http: httpx.AsyncClient) -> None:
 
     assert listed == {"object": "list", "data": [found]}
     assert (found["id"], found["object"], found["owned_by"]) == ("graph", "model", "omnistage")
-    assert found["created"] > 1_700_000_000
+    assert found["created"] == CREATED
 
 
 @pytest.mark.parametrize("name", ["gpt-9", "org/model", "%2F", "graph/"])
@@ -206,11 +213,23 @@ async def test_metrics_count_requests_by_how_they_ended(http: httpx.AsyncClient)
 
     lines = answer.text.splitlines()
     assert answer.headers["content-type"].startswith("text/plain")
-    assert 'omnistage_gateway_requests_total{model="graph",outcome="done"} 1.0' in lines
-    assert 'omnistage_gateway_requests_total{model="",outcome="model_not_found"} 1.0' in lines
+    assert (
+        'omnistage_gateway_requests_total{model="graph",outcome="done",pipeline="default/graph"} 1.0'
+        in lines
+    )
+    assert (
+        'omnistage_gateway_requests_total{model="",outcome="model_not_found",pipeline=""} 1.0'
+        in lines
+    )
     assert 'omnistage_gateway_outstanding{replica="thinker-0",stage="thinker"} 0.0' in lines
     assert "omnistage_gateway_in_flight 0.0" in lines
-    assert 'omnistage_gateway_request_seconds_count{model="graph"} 1.0' in lines
+    assert (
+        'omnistage_gateway_request_seconds_count{model="graph",pipeline="default/graph"} 1.0'
+        in lines
+    )
+    assert 'omnistage_gateway_pipeline_requests{pipeline="default/graph",revision="r"} 0.0' in lines
+    assert 'omnistage_gateway_pipeline_serving{pipeline="default/graph",revision="r"} 1.0' in lines
+    assert 'omnistage_gateway_pipeline_routable{pipeline="default/graph",revision="r"} 1.0' in lines
 
 
 async def test_scrapers_may_ask_for_openmetrics(http: httpx.AsyncClient) -> None:
@@ -306,6 +325,36 @@ async def test_after_a_stop_signal_requests_are_refused(
 
     assert (answer.status_code, error_of(answer)["code"]) == (503, "draining")
     assert answer.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_gateway_that_leaves_answers_and_asks_clients_to_connect_anew(
+    http: httpx.AsyncClient, world: World, *, stream: bool
+) -> None:
+    world.admission.leave()
+
+    ready = await http.get("/readyz")
+    answer = await http.post(CHAT, json=question("graph", stream=stream))
+
+    assert (ready.status_code, error_of(ready)["code"]) == (503, "draining")
+    assert answer.status_code == 200
+    assert "hello" in answer.text
+    assert ready.headers["connection"] == answer.headers["connection"] == "close"
+
+
+async def test_a_request_stays_on_its_revision_and_leaves_it(
+    http: httpx.AsyncClient, world: World
+) -> None:
+    inside: list[int] = []
+    world.link.asked = lambda: inside.append(world.pipeline.requests)
+
+    await http.post(CHAT, json=question("graph"))
+    world.link.broken = RuntimeError("a bug")
+    await http.post(CHAT, json=question("graph"))
+    await http.post(CHAT, json=question("graph"), headers={"x-request-timeout": "0"})
+
+    assert inside == [1, 1]
+    assert world.pipeline.requests == 0
 
 
 async def test_a_body_that_is_too_large_ends_its_connection(http: httpx.AsyncClient) -> None:

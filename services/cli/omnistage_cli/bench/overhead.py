@@ -156,7 +156,7 @@ def _named_processes(plan: PipelinePlan) -> Iterator[tuple[str, psutil.Process]]
         if "omnistage_gateway" in arguments:
             yield "gateway", child
         for stage in plan.stages:
-            if "omnistage_stage" in arguments and stage.name in arguments:
+            if "omnistage_stage" in arguments and f"{stage.name}-0" in arguments:
                 yield stage.name, child
 
 

@@ -95,6 +95,16 @@ class Api:
             limits=limits,
         )
 
+    def speaking_as(self, field_manager: str) -> "Api":
+        """The same server and fence, for the fields of another manager."""
+        return Api(
+            self._transport,
+            field_manager=field_manager,
+            fence=self._fence,
+            metrics=self._metrics,
+            limits=self._limits,
+        )
+
     async def check(self) -> Identity:
         """Proves that the server is reached and knows us.
 
@@ -195,11 +205,14 @@ class Api:
         return await self._apply(intent, kind, subresource="", force=force)
 
     async def apply_status(self, intent: Manifest, kind: ResourceKind) -> Manifest:
-        """Server-side apply on the status; an intent with a uid never meets a successor's status.
+        """Server-side apply on the status.
+
+        A custom resource's status is taken whatever uid the intent names: one that replaced the object
+        under its name may get a status that was meant for it, until somebody looks again.
 
         Raises:
             ObjectNotFound: The object is gone.
-            WriteConflict: It is another object of the same name.
+            WriteConflict: It is another object of the same name, of a kind where that is checked.
             WriteFenced: This process may not write.
         """
         return await self._apply(intent, kind, subresource="status", force=True)

@@ -32,7 +32,7 @@ __all__ = ["Address", "Connection", "Request", "Transport", "connect"]
 _LIMITS: Final = ClientTimeout(total=None, sock_connect=10.0)
 """The client's own limits; how long an answer may take is each request's."""
 _UNAUTHORIZED: Final = 401
-_USER_AGENT: Final = "omnistage-operator"
+_USER_AGENT: Final = "omnistage"
 _IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 """Set by the kubelet in every pod."""
 _KUBECONFIG: Final = "KUBECONFIG"

@@ -18,7 +18,7 @@ from omnistage_gateway.endpoints.inputs import (
 )
 from omnistage_gateway.media.formats import AudioFormat
 from omnistage_gateway.openai.chat_request import ChatRequest, parse_chat_request
-from omnistage_gateway.pipelines.catalog import Pipeline
+from omnistage_gateway.pipelines.pipeline import Pipeline
 from omnistage_gateway.requests.chat_answers import StreamedChat, WholeChat
 from omnistage_gateway.requests.sequencing import Sequence
 

@@ -40,9 +40,11 @@ from omnistage_gateway.media.images import MAX_PIXELS, RGB
 from omnistage_gateway.metrics import GatewayMetrics
 from omnistage_gateway.openai.answers import RequestReport
 from omnistage_gateway.openai.errors import error_response
-from omnistage_gateway.pipelines.catalog import Catalog, Pipeline
+from omnistage_gateway.pipelines.catalog import Catalog
+from omnistage_gateway.pipelines.pipeline import Pipeline
 from omnistage_gateway.pipelines.routing import Route
 from omnistage_gateway.requests.sequencing import Sequence, StagedRequest
+from omnistage_gateway.tensor_planes import TensorPlanes
 
 __all__ = ["Answering", "Endpoint", "Exchange", "Services", "StreamingAnswer"]
 
@@ -62,14 +64,17 @@ class Services:
 
     catalog: Catalog
     admission: Admission
-    plane: TensorPlane
+    planes: TensorPlanes
     metrics: GatewayMetrics
+    plane: TensorPlane = field(init=False)
+    """Where the media of requests are published."""
     decoders: asyncio.Semaphore = field(init=False)
     """Places for requests that decode and publish their media. The images of all of them fit into
     the slab, so that no two wait for each other's room."""
 
     def __post_init__(self) -> None:
         """Counts the places."""
+        object.__setattr__(self, "plane", self.planes.publishing)
         fitting = self.plane.statistics().slab_bytes // (MAX_PIXELS * RGB)
         places = asyncio.Semaphore(min(max(1, fitting), DECODERS))
         object.__setattr__(self, "decoders", places)
@@ -97,6 +102,7 @@ class Exchange:
         "head",
         "id",
         "model",
+        "pipeline",
         "scope",
         "services",
         "started_at",
@@ -111,6 +117,8 @@ class Exchange:
         self.id = _request_id(scope)
         self.head = (b"x-request-id", self.id.encode())
         self.model = ModelName("")
+        self.pipeline: Pipeline | None = None
+        """The revision that it has chosen, and stays on."""
         self.answer: StreamingAnswer | None = None
         """What a stream is made by, once there is one."""
         # Which pipeline's deadline counts is in the body, so the longest one holds until it is read.
@@ -129,14 +137,19 @@ class Exchange:
             await answering(self, body)
 
     def choose(self, model: ModelName) -> Pipeline:
-        """The pipeline that serves a model. From now on its deadline holds, and the client is watched.
+        """The revision that serves a model, which the request is on from now on, to its end.
+
+        Its deadline holds, and the client is watched.
 
         Raises:
             ModelNotFound: None does.
+            StageUnavailable: None can yet.
             InvalidRequest: The client's own timeout is none.
         """
         pipeline = self.services.catalog.find(model)
         self.model = model
+        self.pipeline = pipeline
+        pipeline.enter()
         timeout = _timeout(self.scope, pipeline.plan.timeouts.request)
         self.deadline = Deadline(monotonic=self.started_at + timeout)
         self._stay.watch(until=self.deadline)
@@ -170,7 +183,8 @@ class Exchange:
             stream=stream,
             first_frames=first_frames,
         )
-        return Sequence(request, route, pools=pipeline.pools, plane=self.services.plane)
+        plane = self.services.planes.reading(pipeline.plan.transport)
+        return Sequence(request, route, pools=pipeline.pools, plane=plane)
 
     async def respond(self, content_type: tuple[bytes, bytes], body: bytes) -> None:
         """Sends a whole answer."""
@@ -265,8 +279,15 @@ class Endpoint:
             await exchange.refuse(ServerError("the gateway failed; see its log"))
         finally:
             self._services.plane.release_owner(exchange)
-            seconds = time.monotonic() - exchange.started_at
-            self._services.metrics.ended(exchange.model, outcome, seconds)
+            pipeline = exchange.pipeline
+            if pipeline is not None:
+                pipeline.leave()
+            self._services.metrics.ended(
+                pipeline.label if pipeline is not None else "",
+                exchange.model,
+                outcome,
+                time.monotonic() - exchange.started_at,
+            )
 
 
 class _Stream:

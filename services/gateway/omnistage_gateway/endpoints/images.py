@@ -9,7 +9,7 @@ from omnistage_gateway.endpoints.exchange import Exchange
 from omnistage_gateway.endpoints.http import EVENT_STREAM, JSON
 from omnistage_gateway.endpoints.inputs import CONVERSATION, conversation_input
 from omnistage_gateway.openai.image_request import parse_image_request
-from omnistage_gateway.pipelines.catalog import Pipeline
+from omnistage_gateway.pipelines.pipeline import Pipeline
 from omnistage_gateway.pipelines.routing import Route
 from omnistage_gateway.requests.image_answers import StreamedImages, WholeImages
 from omnistage_gateway.requests.sequencing import Sequence

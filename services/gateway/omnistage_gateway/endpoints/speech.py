@@ -14,7 +14,7 @@ from omnistage_gateway.openai.speech_request import (
     SpeechRequest,
     parse_speech_request,
 )
-from omnistage_gateway.pipelines.catalog import Pipeline
+from omnistage_gateway.pipelines.pipeline import Pipeline
 from omnistage_gateway.requests.sequencing import Sequence
 from omnistage_gateway.requests.speech_answers import EventSpeech, StreamedSpeech, WholeSpeech
 

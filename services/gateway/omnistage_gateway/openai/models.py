@@ -1,12 +1,10 @@
 """The bodies of `GET /v1/models` and `GET /v1/models/{model}`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
-
-from omnistage_common.ids import ModelName
 
 __all__ = ["ModelBody", "ModelList", "ModelReport", "model_body", "model_list", "model_report"]
 
@@ -25,7 +23,7 @@ class ModelBody(Struct, frozen=True):
 
     id: str
     created: int
-    """Seconds since the Unix epoch: when its pipeline was loaded."""
+    """Seconds since the Unix epoch: when its pipeline was made."""
     omnistage: ModelReport
     object: Literal["model"] = "model"
     owned_by: str = "omnistage"
@@ -43,13 +41,11 @@ def model_report(takes: Collection[str], makes: Collection[str]) -> ModelReport:
     return ModelReport(tuple(sorted(takes)), tuple(sorted(makes)))
 
 
-def model_body(name: ModelName, created: int, report: ModelReport) -> bytes:
+def model_body(model: ModelBody) -> bytes:
     """The body for one served name."""
-    return msgspec.json.encode(ModelBody(name, created, report))
+    return msgspec.json.encode(model)
 
 
-def model_list(models: Mapping[ModelName, ModelReport], created: int) -> bytes:
+def model_list(models: Iterable[ModelBody]) -> bytes:
     """The body for all served names, in their order."""
-    return msgspec.json.encode(
-        ModelList(tuple(ModelBody(name, created, report) for name, report in models.items()))
-    )
+    return msgspec.json.encode(ModelList(tuple(models)))

@@ -1,10 +1,12 @@
 """The replicas of one stage, and the choice among them: least outstanding work.
 
 Only a replica that said READY on an unbroken link is chosen. Ties go round, so that idle replicas
-share. With none, the error says why for each, since that is what an operator asks next.
+share. With none, the error says why for each, since that is what an operator asks next. Replicas come
+and go while requests run: one that goes is not chosen any more, and keeps what it has. Whoever waits
+for the stage to be ready, or not to be, is told.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from omnistage_common.errors import StageUnavailable
 from omnistage_common.ids import StageName
@@ -15,7 +17,7 @@ __all__ = ["StagePool"]
 
 
 class StagePool:
-    """Replicas of one stage.
+    """Replicas of one stage, whichever pipelines use it.
 
     Args:
         stage: Which.
@@ -24,12 +26,17 @@ class StagePool:
     """
 
     def __init__(
-        self, stage: StageName, links: Iterable[ReplicaLink], *, max_running: int = 1
+        self, stage: StageName, links: Iterable[ReplicaLink] = (), *, max_running: int = 1
     ) -> None:
         self.stage = stage
         self.links = tuple(links)
+        """Those that take requests."""
+        self.leaving: tuple[ReplicaLink, ...] = ()
+        """Those that take none any more and still have some."""
         self._max_running = max_running
         self._turn = 0
+        self._watchers: list[Callable[[], None]] = []
+        self._told = self.ready
 
     @property
     def ready(self) -> bool:
@@ -57,16 +64,44 @@ class StagePool:
         Raises:
             StageUnavailable: None is ready.
         """
-        count = len(self.links)
+        links = self.links
+        count = len(links)
         self._turn += 1
         best: ReplicaLink | None = None
         for offset in range(count):
-            link = self.links[(self._turn + offset) % count]
+            link = links[(self._turn + offset) % count]
             if link.phase is Phase.READY and (best is None or link.outstanding < best.outstanding):
                 best = link
         if best is None:
             raise self._unavailable()
         return best
+
+    def replace(self, links: Iterable[ReplicaLink], *, leaving: Iterable[ReplicaLink] = ()) -> None:
+        """Takes other links from now on.
+
+        Args:
+            links: Those that take requests.
+            leaving: Those that take none any more and still have some.
+        """
+        self.links = tuple(links)
+        self.leaving = tuple(leaving)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Looks at the replicas again, as one of them is in another phase now."""
+        ready = self.ready
+        if ready is not self._told:
+            self._told = ready
+            for watcher in tuple(self._watchers):
+                watcher()
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Has a watcher called whenever `ready` has changed."""
+        self._watchers.append(watcher)
+
+    def unwatch(self, watcher: Callable[[], None]) -> None:
+        """Has it called no more."""
+        self._watchers.remove(watcher)
 
     def _unavailable(self) -> StageUnavailable:
         states = ", ".join(

@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from omnistage_operator.planning.gateways import elder, live_gateways, served_names
+from omnistage_operator.planning.gateways import (
+    departed_gateways,
+    elder,
+    live_gateways,
+    served_names,
+)
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 UNREADY = {"conditions": [{"type": "Ready", "status": "False"}]}
@@ -34,6 +39,15 @@ def test_gateways_come_in_order() -> None:
     pods = [pod(READY, name=name) for name in ("b", "a")]
 
     assert live_gateways(pods) == ("a", "b")
+
+
+def test_a_gateway_that_is_gone_has_no_say_any_more_but_one_that_is_not_ready_keeps_its_own() -> (
+    None
+):
+    status = {"gateways": [{"name": "gone"}, {"name": "gateway-0"}]}
+
+    assert departed_gateways(status, [pod(UNREADY)]) == ("gone",)
+    assert departed_gateways({}, [pod(READY)]) == ()
 
 
 def pipeline(name: str, created: str, *served: str, namespace: str = "team") -> dict[str, Any]:

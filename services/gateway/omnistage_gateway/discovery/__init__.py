@@ -1,0 +1,1 @@
+"""Where a gateway learns which pipelines and replicas there are: two files, or a cluster."""
