@@ -41,10 +41,12 @@ bench: setup ## Measures what a request costs when the stages compute nothing
 
 .PHONY: test
 test: setup weights check ## Runs the checks, then the tests
+	@deploy/environment/cluster-tools.sh
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
 .PHONY: cluster
 cluster: setup ## Starts the laboratory cluster, which the tests use when KUBECONFIG names it
+	@deploy/environment/cluster-tools.sh
 	@cd tests && ../$(BIN)/python -m cluster.laboratory up
 
 .PHONY: cluster-down
