@@ -293,7 +293,7 @@ async def test_a_template_that_comes_late_heals_its_pipeline(
     (template,) = server.all(PIPELINE_TEMPLATES)
     server.remove(PIPELINE_TEMPLATES, ObjectKey("", template["metadata"]["name"]))
     async with operator.works():
-        await until(world.ready == "TemplateMissing")
+        await until(lambda: world.ready() == "TemplateMissing")
 
         server.put({name: template[name] for name in ("apiVersion", "kind", "metadata", "spec")})
 
@@ -309,7 +309,7 @@ async def test_a_gateway_that_is_gone_is_taken_out_of_the_status(
         world.gateway("gateway-1")
         server.remove(PODS, ObjectKey(GATEWAYS, "gateway-0"))
 
-        await until(world.ready == "NotRoutable")
+        await until(lambda: world.ready() == "NotRoutable")
         assert server.requests["patch", "inferencepipelines/status"]
 
 
