@@ -20,6 +20,7 @@ from omnistage_common.cluster.kinds import (
 )
 from omnistage_common.cluster.manifests import Manifest, ObjectKey, key_of, labels_of, uid_of
 from omnistage_common.ids import ModelName
+from omnistage_common.pipeline.published import GATEWAY_NAME, NAME_LABEL, gateway_manager
 from omnistage_operator.cluster.applying import Applier
 from omnistage_operator.cluster.recording import Recorder
 from omnistage_operator.control.controlling import DONE, Result, Source, owner_keys
@@ -80,7 +81,7 @@ def _stage_runtime(stage: Manifest) -> Iterable[Hashable]:
 
 def _gateways_of(pod: Manifest) -> Iterable[Hashable]:
     """The namespace of a gateway's pod; nothing for other pods."""
-    is_gateway = labels_of(pod).get("app.kubernetes.io/name") == "omnistage-gateway"
+    is_gateway = labels_of(pod).get(NAME_LABEL) == GATEWAY_NAME
     return (key_of(pod).namespace,) if is_gateway else ()
 
 
@@ -141,7 +142,7 @@ class PipelineReconciler:
             if await self._applier.write_status(pipeline, status, foreign=_GATEWAYS_OWN):
                 announce(self._recorder, pipeline, status)
         for name in departed_gateways(pipeline.get("status") or {}, self._gateways()):
-            await self._applier.empty_status(pipeline, f"omnistage-gateway/{name}", "gateways")
+            await self._applier.empty_status(pipeline, gateway_manager(name), "gateways")
         return DONE
 
     def _observed(self, pipeline: Manifest) -> ObservedPipeline:

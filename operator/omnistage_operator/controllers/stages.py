@@ -22,6 +22,7 @@ from omnistage_common.cluster.kinds import (
     STAGES,
 )
 from omnistage_common.cluster.manifests import Manifest, ObjectKey, key_of, uid_of
+from omnistage_common.pipeline.published import PLAN_LABEL, STAGE_LABEL
 from omnistage_operator.cluster.applying import Applier
 from omnistage_operator.cluster.recording import Recorder
 from omnistage_operator.control.controlling import (
@@ -33,8 +34,7 @@ from omnistage_operator.control.controlling import (
 )
 from omnistage_operator.controllers.announcing import announce
 from omnistage_operator.controllers.clock import now
-from omnistage_operator.planning.labels import STAGE_LABEL
-from omnistage_operator.planning.plans import PLAN_LABEL, services_of
+from omnistage_operator.planning.plans import services_of
 from omnistage_operator.planning.settings import OperatorSettings
 from omnistage_operator.planning.stages import (
     ObservedStage,

@@ -2,10 +2,11 @@
 
 from typing import Any, Final
 
+from omnistage_common.pipeline.published import GATEWAY_NAME, NAME_LABEL, STAGE_LABEL
 from omnistage_common.pipeline.quantities import seconds_of
 from omnistage_common.pipeline.resources import Autoscaling
 from omnistage_operator.planning.decisions import Json
-from omnistage_operator.planning.labels import NAME_LABEL, STAGE_LABEL, stage_labels
+from omnistage_operator.planning.labels import stage_labels
 from omnistage_operator.planning.names import account_name
 from omnistage_operator.planning.pods import METRICS_PORT
 from omnistage_operator.planning.settings import OperatorSettings
@@ -63,7 +64,7 @@ def network_policy(stage: Json, settings: OperatorSettings) -> dict[str, Any]:
         "namespaceSelector": {
             "matchLabels": {"kubernetes.io/metadata.name": settings.gateway_namespace}
         },
-        "podSelector": {"matchLabels": {NAME_LABEL: "omnistage-gateway"}},
+        "podSelector": {"matchLabels": {NAME_LABEL: GATEWAY_NAME}},
     }
     return _of_stage(
         stage,

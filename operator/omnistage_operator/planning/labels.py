@@ -7,21 +7,17 @@ can these.
 from typing import Final
 
 from omnistage_common.ids import Revision
+from omnistage_common.pipeline.published import NAME_LABEL, STAGE_LABEL
 
 __all__ = [
     "MANAGED_BY",
-    "NAME_LABEL",
     "REVISION_LABEL",
-    "STAGE_LABEL",
     "replica_labels",
     "replica_selector",
     "stage_labels",
 ]
 
-NAME_LABEL: Final = "app.kubernetes.io/name"
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "omnistage-operator"}
-STAGE_LABEL: Final = "omnistage.io/stage"
-"""Name of the `Stage`."""
 REVISION_LABEL: Final = "omnistage.io/revision"
 """Revision of the stage."""
 

@@ -10,15 +10,16 @@ from typing import Any
 
 from omnistage_common.ids import StageName
 from omnistage_common.pipeline.plan import PipelinePlan
+from omnistage_common.pipeline.published import PIPELINE_LABEL, STAGE_LABEL, PublishedService
 from omnistage_operator.planning.decisions import Json
 from omnistage_operator.planning.names import child_name
-from omnistage_operator.planning.plans import PIPELINE_LABEL, Service, owner_reference
+from omnistage_operator.planning.plans import owner_reference
 
 __all__ = ["peer_policies"]
 
 
 def peer_policies(
-    pipeline: Json, plan: PipelinePlan, services: Mapping[StageName, Service]
+    pipeline: Json, plan: PipelinePlan, services: Mapping[StageName, PublishedService]
 ) -> list[dict[str, Any]]:
     """One policy for each stage that has an edge."""
     peers: dict[str, set[str]] = {}
@@ -44,15 +45,10 @@ def _policy(pipeline: Json, stage: str, peers: list[str]) -> dict[str, Any]:
             "ownerReferences": [owner_reference(pipeline)],
         },
         "spec": {
-            "podSelector": {"matchLabels": {"omnistage.io/stage": stage}},
+            "podSelector": {"matchLabels": {STAGE_LABEL: stage}},
             "policyTypes": ["Ingress"],
             "ingress": [
-                {
-                    "from": [
-                        {"podSelector": {"matchLabels": {"omnistage.io/stage": peer}}}
-                        for peer in peers
-                    ]
-                }
+                {"from": [{"podSelector": {"matchLabels": {STAGE_LABEL: peer}}} for peer in peers]}
             ],
         },
     }

@@ -13,6 +13,7 @@ from msgspec import Struct
 from omnistage_common.ids import ModelName, Revision, StageName
 from omnistage_common.pipeline.plan import PipelinePlan
 from omnistage_common.pipeline.problems import ResourceProblems
+from omnistage_common.pipeline.published import PublishedService
 from omnistage_common.pipeline.resources.status import (
     MAX_MESSAGE,
     RevisionPhase,
@@ -21,7 +22,6 @@ from omnistage_common.pipeline.resources.status import (
 )
 from omnistage_operator.planning.conditions import Claim, conditions
 from omnistage_operator.planning.decisions import Json
-from omnistage_operator.planning.plans import Service
 from omnistage_operator.planning.reasons import NEEDS_A_CHANGE
 from omnistage_operator.planning.rollout import RolloutStep
 
@@ -37,7 +37,7 @@ class StageSeen(Struct, frozen=True, kw_only=True):
     """A stage of the target revision, as its `Stage` has it."""
 
     name: StageName
-    service: Service
+    service: PublishedService
     wanted: int
     """Replicas that its spec asks for."""
     status: StageStatus

@@ -12,6 +12,7 @@ from typing import Any, Final
 from omnistage_common.ids import ModelName, Revision, StageName
 from omnistage_common.pipeline.loading import load_objects
 from omnistage_common.pipeline.problems import ResourceProblems
+from omnistage_common.pipeline.published import PIPELINE_LABEL, PublishedService
 from omnistage_common.pipeline.resources.status import (
     GatewayStatus,
     InferencePipelineStatus,
@@ -29,7 +30,6 @@ from omnistage_operator.planning.pipeline_status import (
     pipeline_status,
 )
 from omnistage_operator.planning.plans import (
-    Service,
     owner_reference,
     plan_object,
     plan_revision,
@@ -199,15 +199,15 @@ def _valid(observed: ObservedPipeline, standing: StandingPipeline, now: str) -> 
     )
 
 
-def _service(pipeline: Json, placement: StagePlacement, revision: Revision) -> Service:
+def _service(pipeline: Json, placement: StagePlacement, revision: Revision) -> PublishedService:
     stage = _stage_name(pipeline, placement)
-    return Service(stage=stage, revision=revision, service=service_name(stage, revision))
+    return PublishedService(stage=stage, revision=revision, service=service_name(stage, revision))
 
 
 def _seen(
     observed: ObservedPipeline,
     standing: StandingPipeline,
-    services: Mapping[StageName, Service],
+    services: Mapping[StageName, PublishedService],
 ) -> tuple[StageSeen, ...]:
     statuses = {
         stage["metadata"]["name"]: StageStatus.model_validate(stage.get("status", {}))
@@ -259,7 +259,7 @@ def _silent(previous: InferencePipelineStatus, gateways: Iterable[str]) -> tuple
 
 
 def _unused(
-    observed: ObservedPipeline, services: Mapping[StageName, Service], kept: Iterable[Json]
+    observed: ObservedPipeline, services: Mapping[StageName, PublishedService], kept: Iterable[Json]
 ) -> list[Json]:
     """Its own `Stage` objects that neither its spec nor a plan names any more."""
     uid = observed.pipeline["metadata"]["uid"]
@@ -296,7 +296,7 @@ def _stage_object(pipeline: Json, placement: StagePlacement, live: Json | None) 
             "namespace": metadata["namespace"],
             "labels": {
                 "app.kubernetes.io/managed-by": "omnistage-operator",
-                "omnistage.io/pipeline": metadata["name"],
+                PIPELINE_LABEL: metadata["name"],
             },
             "annotations": annotations,
             "ownerReferences": [owner_reference(pipeline)],

@@ -5,40 +5,28 @@ it says is written once, for nothing in it that matters can change without anoth
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 import msgspec
-from msgspec import Struct
 
 from omnistage_common.ids import Revision, StageName
 from omnistage_common.pipeline.plan import PipelinePlan, encode_plan
+from omnistage_common.pipeline.published import (
+    PIPELINE_LABEL,
+    PLAN_KEY,
+    PLAN_LABEL,
+    SERVICES_KEY,
+    PublishedService,
+)
 from omnistage_operator.planning.decisions import Json
 from omnistage_operator.planning.names import child_name
 
 __all__ = [
-    "PIPELINE_LABEL",
-    "PLAN_LABEL",
-    "Service",
     "owner_reference",
     "plan_object",
     "plan_revision",
     "services_of",
     "stage_objects",
 ]
-
-PIPELINE_LABEL: Final = "omnistage.io/pipeline"
-PLAN_LABEL: Final = "omnistage.io/plan"
-
-
-class Service(Struct, frozen=True, kw_only=True):
-    """Where the replicas of one stage of a plan are found."""
-
-    stage: str
-    """Name of the `Stage`."""
-    revision: Revision
-    """Of the stage."""
-    service: str
-    """Name of the headless Service."""
 
 
 def owner_reference(owner: Json) -> dict[str, object]:
@@ -54,7 +42,7 @@ def owner_reference(owner: Json) -> dict[str, object]:
 
 
 def plan_object(
-    pipeline: Json, plan: PipelinePlan, services: Mapping[StageName, Service]
+    pipeline: Json, plan: PipelinePlan, services: Mapping[StageName, PublishedService]
 ) -> dict[str, object]:
     """The ConfigMap of a pipeline's revision.
 
@@ -79,8 +67,8 @@ def plan_object(
         },
         "immutable": True,
         "data": {
-            "plan.json": encode_plan(plan).decode(),
-            "services.json": msgspec.json.encode(dict(services), order="sorted").decode(),
+            PLAN_KEY: encode_plan(plan).decode(),
+            SERVICES_KEY: msgspec.json.encode(dict(services), order="sorted").decode(),
         },
     }
 
@@ -90,11 +78,11 @@ def plan_revision(plan: Json) -> Revision:
     return Revision(plan["metadata"]["labels"][PLAN_LABEL])
 
 
-def services_of(plan: Json) -> dict[StageName, Service]:
+def services_of(plan: Json) -> dict[StageName, PublishedService]:
     """Where the replicas of each stage of a plan ConfigMap are found; none where it is unreadable."""
     try:
         return msgspec.json.decode(
-            plan.get("data", {}).get("services.json", ""), type=dict[StageName, Service]
+            plan.get("data", {}).get(SERVICES_KEY, ""), type=dict[StageName, PublishedService]
         )
     except msgspec.DecodeError:
         return {}

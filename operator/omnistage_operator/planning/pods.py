@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from omnistage_common.pipeline.published import STAGE_LABEL
 from omnistage_common.pipeline.resources import StageRuntimeSpec
 from omnistage_common.pipeline.standing import StandingStage
-from omnistage_operator.planning.labels import STAGE_LABEL, replica_labels
+from omnistage_operator.planning.labels import replica_labels
 from omnistage_operator.planning.names import account_name
 from omnistage_operator.planning.requirements import (
     quantity_of,

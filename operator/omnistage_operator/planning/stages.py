@@ -13,6 +13,7 @@ from typing import Any, Final
 from omnistage_common.ids import Revision
 from omnistage_common.pipeline.loading import load_objects
 from omnistage_common.pipeline.problems import ResourceProblems, raise_errors
+from omnistage_common.pipeline.published import STAGE_LABEL
 from omnistage_common.pipeline.resources.status import StageReason
 from omnistage_common.pipeline.standing import StandingStage, resolve_stage_alone
 from omnistage_operator.planning.decisions import Decision, Json, reference_to
@@ -22,7 +23,7 @@ from omnistage_operator.planning.guards import (
     network_policy,
     service_account,
 )
-from omnistage_operator.planning.labels import REVISION_LABEL, STAGE_LABEL
+from omnistage_operator.planning.labels import REVISION_LABEL
 from omnistage_operator.planning.plans import services_of
 from omnistage_operator.planning.pod_states import Finding, is_ready
 from omnistage_operator.planning.pods import Image

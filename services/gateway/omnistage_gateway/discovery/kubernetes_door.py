@@ -20,8 +20,8 @@ from omnistage_common.cluster.fencing import Fence
 from omnistage_common.cluster.informing import WatchOptions
 from omnistage_common.cluster.kinds import CONFIG_MAPS, ENDPOINT_SLICES, INFERENCE_PIPELINES
 from omnistage_common.cluster.metrics import ClusterMetrics
+from omnistage_common.pipeline.published import PLAN_LABEL, STAGE_LABEL, gateway_manager
 from omnistage_gateway.discovery.cluster_door import ClusterListener, Manifest, Watched
-from omnistage_gateway.discovery.reading import PLAN_LABEL, STAGE_LABEL
 from omnistage_gateway.settings import ClusterSource
 
 __all__ = ["KubernetesCluster", "connected"]
@@ -96,7 +96,7 @@ async def connected(
     async with connect(Address(kubeconfig=source.kubeconfig)) as connection:
         api = Api(
             connection,
-            field_manager=f"omnistage-gateway/{source.name}",
+            field_manager=gateway_manager(source.name),
             fence=Fence.always_open(),
             metrics=metrics.api(),
         )

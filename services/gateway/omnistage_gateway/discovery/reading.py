@@ -14,6 +14,14 @@ from omnistage_common.addresses import Address
 from omnistage_common.errors import InvalidPipeline
 from omnistage_common.ids import PipelineName, ReplicaId, Revision, StageName
 from omnistage_common.pipeline.plan import PipelinePlan, decode_plan
+from omnistage_common.pipeline.published import (
+    PIPELINE_LABEL,
+    PLAN_KEY,
+    PLAN_LABEL,
+    SERVICES_KEY,
+    STAGE_LABEL,
+    PublishedService,
+)
 from omnistage_gateway.discovery.cluster_door import Manifest
 from omnistage_gateway.discovery.source import StageService
 from omnistage_gateway.pipelines.pipeline import PipelineKey
@@ -21,11 +29,8 @@ from omnistage_gateway.pipelines.serving import Acknowledgement
 from omnistage_gateway.replicas.endpoints import ReplicaEndpoint, ServiceKey
 
 __all__ = [
-    "PIPELINE_LABEL",
-    "PLAN_LABEL",
     "PORT_NAME",
     "SERVICE_LABEL",
-    "STAGE_LABEL",
     "SeenPipeline",
     "SeenPlan",
     "SeenSlice",
@@ -36,12 +41,6 @@ __all__ = [
     "uid_of",
 ]
 
-PIPELINE_LABEL: Final = "omnistage.io/pipeline"
-"""On a plan: name of its pipeline."""
-PLAN_LABEL: Final = "omnistage.io/plan"
-"""On a plan: its revision."""
-STAGE_LABEL: Final = "omnistage.io/stage"
-"""On a stage's Service, and so on its slices: name of the `Stage`."""
 SERVICE_LABEL: Final = "kubernetes.io/service-name"
 """On a slice: name of its Service."""
 PORT_NAME: Final = "grpc"
@@ -116,13 +115,6 @@ class _Pipeline(Struct, frozen=True, kw_only=True):
 class _ConfigMap(Struct, frozen=True, kw_only=True):
     metadata: _Metadata
     data: dict[str, str] = {}
-
-
-class _Service(Struct, frozen=True, kw_only=True):
-    """Where the replicas of a stage are found, as `services.json` has it."""
-
-    stage: str
-    service: str
 
 
 class _Conditions(Struct, frozen=True, kw_only=True):
@@ -211,15 +203,15 @@ def read_plan(manifest: Manifest) -> SeenPlan:
     seen = _read(manifest, _ConfigMap)
     metadata = seen.metadata
     try:
-        plan = decode_plan(seen.data.get("plan.json", "").encode(errors="replace"))
+        plan = decode_plan(seen.data.get(PLAN_KEY, "").encode(errors="replace"))
     except msgspec.DecodeError as malformed:
         raise InvalidPipeline(
             f"`plan.json` is not a plan: {malformed}", field="data"
         ) from malformed
     try:
         found = msgspec.json.decode(
-            seen.data.get("services.json", "").encode(errors="replace"),
-            type=dict[StageName, _Service],
+            seen.data.get(SERVICES_KEY, "").encode(errors="replace"),
+            type=dict[StageName, PublishedService],
         )
     except msgspec.DecodeError as malformed:
         raise InvalidPipeline(
