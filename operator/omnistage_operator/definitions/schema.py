@@ -158,6 +158,9 @@ class _Converter:
         return {**found, "x-kubernetes-list-type": kind}
 
     def _map(self, schema: Schema, plain: Schema) -> Schema:
+        # Whoever writes a map writes all of it. Merged key by key, one that is emptied would be left
+        # as null, which is no map.
+        schema["x-kubernetes-map-type"] = "atomic"
         values = plain["additionalProperties"]
         if values.get("$ref", "").endswith(_FREE):
             return {**schema, "x-kubernetes-preserve-unknown-fields": True}

@@ -25,7 +25,7 @@ from omnistage_operator.planning.decisions import Json
 from omnistage_operator.planning.reasons import NEEDS_A_CHANGE
 from omnistage_operator.planning.rollout import RolloutStep
 
-__all__ = ["Seen", "StageSeen", "invalid_status", "pipeline_status"]
+__all__ = ["Seen", "StageSeen", "invalid_status", "pipeline_status", "refused_status"]
 
 _STUCK: Final = frozenset(reason.value for reason in NEEDS_A_CHANGE)
 _FOLLOWS: Final = frozenset({StageReason.PROGRESSING.value, StageReason.NOT_ROUTABLE.value})
@@ -119,14 +119,36 @@ def invalid_status(
     pipeline: Json, invalid: ResourceProblems, reason: StageReason, now: str
 ) -> dict[str, Any]:
     """The status of a pipeline that cannot be resolved: what served goes on to serve."""
+    message = "; ".join(str(problem) for problem in invalid.problems)
+    return _unserved(pipeline, reason.value, message, valid=False, now=now)
+
+
+def refused_status(pipeline: Json, message: str, now: str) -> dict[str, Any]:
+    """The status of a pipeline of which the API server refuses a part; what served goes on to serve.
+
+    Args:
+        pipeline: The object.
+        message: The API server's own words.
+        now: The time.
+    """
+    return _unserved(pipeline, "WriteRefused", message, valid=True, now=now)
+
+
+def _unserved(
+    pipeline: Json, reason: str, message: str, *, valid: bool, now: str
+) -> dict[str, Any]:
     metadata, previous = pipeline["metadata"], pipeline.get("status", {})
-    message = "; ".join(str(problem) for problem in invalid.problems)[:MAX_MESSAGE]
-    bad = reason.value
+    message = message[:MAX_MESSAGE]
     claims = [
-        Claim(type="Ready", holds=False, reason=bad, message=message),
-        Claim(type="GraphValid", holds=False, reason=bad, message=message),
-        Claim(type="Reconciling", holds=False, reason=bad),
-        Claim(type="Stalled", holds=True, reason=bad, message=message),
+        Claim(type="Ready", holds=False, reason=reason, message=message),
+        Claim(
+            type="GraphValid",
+            holds=valid,
+            reason="Valid" if valid else reason,
+            message="" if valid else message,
+        ),
+        Claim(type="Reconciling", holds=False, reason=reason),
+        Claim(type="Stalled", holds=True, reason=reason, message=message),
     ]
     kept = ("currentRevision", "turn", "stages", "stagesReady", "revisions", "url")
     return {

@@ -49,7 +49,16 @@ def test_a_ready_pipeline_is_short() -> None:
         "  ✔ talker  1/1 ready",
         "  ✔ gateway-0  serves a1",
     ]
-    assert is_ready(InferencePipelineStatus.model_validate(READY))
+
+
+@pytest.mark.parametrize(("generation", "ready"), [(3, True), (4, False)])
+def test_what_was_said_of_an_older_spec_does_not_make_it_ready(
+    generation: int, *, ready: bool
+) -> None:
+    pipeline = {"metadata": {"namespace": "team", "name": "chat", "generation": generation}}
+    status = InferencePipelineStatus.model_validate({**READY, "observedGeneration": 3})
+
+    assert is_ready(pipeline, status) is ready
 
 
 def test_a_stage_that_is_not_ready_is_explained_with_a_remedy() -> None:
@@ -117,7 +126,10 @@ def test_without_a_gateway_it_says_so() -> None:
 
 
 def test_a_change_that_nobody_has_looked_at_is_told() -> None:
-    assert "its newest change was not looked at yet" in said(READY, generation=4)
+    lines = said(READY, generation=4)
+
+    assert "its newest change was not looked at yet" in lines
+    assert "is not ready" in lines
 
 
 def test_a_pipeline_without_an_operator_is_told_from_one_that_waits() -> None:

@@ -27,9 +27,10 @@ _WAITS: Final = frozenset({"Progressing", "NotRoutable"})
 _GOOD, _BAD, _WAITING = "green", "red", "yellow"
 
 
-def is_ready(status: InferencePipelineStatus) -> bool:
-    """Whether the spec as it is now is served."""
-    return any(
+def is_ready(pipeline: Mapping[str, Any], status: InferencePipelineStatus) -> bool:
+    """Whether the spec as it is now is served; what was said of an older one does not count."""
+    seen = status.observed_generation == pipeline["metadata"].get("generation")
+    return seen and any(
         each.type == "Ready" and each.status is ConditionStatus.TRUE for each in status.conditions
     )
 
@@ -54,7 +55,7 @@ def diagnosis_lines(pipeline: Mapping[str, Any], status: InferencePipelineStatus
 
 def _head(pipeline: Mapping[str, Any], status: InferencePipelineStatus) -> Iterator[Text]:
     metadata = pipeline["metadata"]
-    ready = is_ready(status)
+    ready = is_ready(pipeline, status)
     yield Text.assemble(
         (f"{metadata['namespace']}/{metadata['name']}", "bold"),
         " is ",

@@ -56,7 +56,7 @@ def doctor(
     console = Console()
     for line in diagnosis_lines(found, status):
         console.print(line, soft_wrap=True)
-    if not is_ready(status):
+    if not is_ready(found, status):
         raise typer.Exit(1)
 
 

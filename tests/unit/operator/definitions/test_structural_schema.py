@@ -18,6 +18,7 @@ KNOWN = {
     *("type", "description", "default", "enum", "format", "pattern", "required"),
     *("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems", "maxProperties"),
     *("properties", "items", "additionalProperties", "x-kubernetes-list-type"),
+    "x-kubernetes-map-type",
     *("x-kubernetes-list-map-keys", "x-kubernetes-preserve-unknown-fields"),
     "x-kubernetes-validations",
 }
