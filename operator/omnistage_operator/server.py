@@ -30,10 +30,13 @@ from omnistage_operator.controllers.watching import watch_everything
 from omnistage_operator.serving import serve_about
 from omnistage_operator.settings import ProcessSettings
 
-__all__ = ["FIELD_MANAGER", "OperatorServer"]
+__all__ = ["FIELD_MANAGER", "SETTLE_S", "OperatorServer"]
 
 FIELD_MANAGER: Final = "omnistage-operator"
 """Owner of the fields that the operator writes."""
+
+SETTLE_S: Final = 0.1
+"""Between a change that nobody wrote by hand and the look at it."""
 
 _log = structlog.get_logger()
 
@@ -109,6 +112,7 @@ class OperatorServer:
                 sources=stages.sources(caches),
                 metrics=self._metrics.controller("stage"),
                 workers=workers,
+                settle_s=SETTLE_S,
             ),
             Controller(
                 name="pipeline",
@@ -117,6 +121,7 @@ class OperatorServer:
                 sources=pipelines.sources(caches),
                 metrics=self._metrics.controller("pipeline"),
                 workers=workers,
+                settle_s=SETTLE_S,
             ),
         )
 

@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         default="0.0.0.0:8080",
         help="HOST:PORT of metrics and health (default: 0.0.0.0:8080)",
     )
-    add("--workers", type=_positive, default=4, help="objects at once, of a kind (default: 4)")
+    add("--workers", type=_positive, default=8, help="objects at once, of a kind (default: 8)")
     add(
         "--leader-election",
         action=argparse.BooleanOptionalAction,

@@ -1,5 +1,9 @@
 """A controller: what changed becomes keys, workers bring the world in step with each key.
 
+What people write (an object is new, its spec is another, it is deleted) is looked at now. Everything else
+comes in bursts, such as the statuses of pods that start: it is looked at after a moment, once for all
+that came meanwhile, which saves the writes in between.
+
 Level, not edge: a key says only *where* something may be out of step. The reconcile reads the caches
 and converges; it is told neither what happened nor how often. One key is worked on by one worker at a
 time, different keys at the same time.
@@ -24,6 +28,7 @@ from omnistage_common.cluster.manifests import (
     Manifest,
     ObjectKey,
     controller_of,
+    is_deleted,
     key_of,
     labels_of,
 )
@@ -110,6 +115,7 @@ class Controller:
         metrics: ControllerMetrics,
         workers: int = 4,
         rates: QueueRates | None = None,
+        settle_s: float = 0.0,
     ) -> None:
         """Listens to its sources at once; keys are worked on while `run` runs.
 
@@ -121,6 +127,7 @@ class Controller:
             metrics: Where to count.
             workers: Keys worked on at the same time.
             rates: How fast failed keys come back.
+            settle_s: Seconds between a change that nobody wrote by hand and the look at it.
         """
         self.name = name
         self._reconcile = reconcile
@@ -128,19 +135,25 @@ class Controller:
         self._metrics = metrics
         self._workers = workers
         self._rates = rates
+        self._settle_s = settle_s
         self._queue: Queue[ObjectKey] | None = None
-        for source in (Source(primary), *sources):
+        primary.on_change(self._primary_changed)
+        for source in sources:
             source.watched.on_change(self._listener(source.keys))
 
     async def run(self) -> None:
-        """Works until cancelled; begins with every object of the primary kind."""
+        """Works until cancelled; begins with every object of the primary kind.
+
+        Tells the log when it has looked at each of them, whatever came of that.
+        """
         queue: Queue[ObjectKey] = Queue(rates=self._rates, metrics=self._metrics.queue)
         self._queue = queue
+        first = _FirstRound(self.name, self._primary.keys())
         self.enqueue_all()
         try:
             async with asyncio.TaskGroup() as workers:
                 for number in range(self._workers):
-                    workers.create_task(self._work(queue), name=f"{self.name}-{number}")
+                    workers.create_task(self._work(queue, first), name=f"{self.name}-{number}")
         finally:
             self._queue = None
             queue.close()
@@ -149,6 +162,11 @@ class Controller:
         """Has the key looked at soon. Does nothing while the controller does not run."""
         if self._queue is not None:
             self._queue.add(key)
+
+    def enqueue_settled(self, key: ObjectKey) -> None:
+        """Has the key looked at when what happens to it has had a moment to come together."""
+        if self._queue is not None:
+            self._queue.add_after(key, self._settle_s)
 
     def enqueue_all(self) -> None:
         """Has every object of the primary kind looked at."""
@@ -161,20 +179,28 @@ class Controller:
         """Nothing waits and nothing is in work; something may be due later."""
         return self._queue is None or self._queue.is_idle
 
+    def _primary_changed(self, before: Manifest | None, after: Manifest | None) -> None:
+        changed = after if after is not None else before
+        if changed is None:
+            return
+        enqueue = self.enqueue_settled if _is_same_spec(before, after) else self.enqueue
+        enqueue(key_of(changed))
+
     def _listener(self, keys: KeyRule) -> Callable[[Manifest | None, Manifest | None], None]:
         def changed(before: Manifest | None, after: Manifest | None) -> None:
             for manifest in (before, after):
                 for key in keys(manifest) if manifest is not None else ():
-                    self.enqueue(key)
+                    self.enqueue_settled(key)
 
         return changed
 
-    async def _work(self, queue: Queue[ObjectKey]) -> None:
+    async def _work(self, queue: Queue[ObjectKey], first: "_FirstRound") -> None:
         while (key := await queue.get()) is not None:
             try:
                 await self._once(queue, key)
             finally:
                 queue.done(key)
+            first.looked_at(key)
             # A reconcile that finds nothing to do may never wait; watches and the lease go on.
             await asyncio.sleep(0)
 
@@ -228,3 +254,39 @@ class Controller:
 
     def _about(self, queue: Queue[ObjectKey], key: ObjectKey) -> dict[str, str | int]:
         return {"controller": self.name, "key": str(key), "failures": queue.failures(key) + 1}
+
+
+def _is_same_spec(before: Manifest | None, after: Manifest | None) -> bool:
+    """Whether only a status, or other metadata, is different."""
+    if before is None or after is None or is_deleted(before) is not is_deleted(after):
+        return False
+    generation = after["metadata"].get("generation")
+    return generation is not None and before["metadata"].get("generation") == generation
+
+
+class _FirstRound:
+    """The objects that were there when a controller began, until it has looked at each of them."""
+
+    def __init__(self, controller: str, keys: Iterable[ObjectKey]) -> None:
+        self._controller = controller
+        self._left = set(keys)
+        self._count = len(self._left)
+        self._began = asyncio.get_running_loop().time()
+        if not self._left:
+            self._tell()
+
+    def looked_at(self, key: ObjectKey) -> None:
+        """A reconcile of this key has ended, well or badly."""
+        if key in self._left:
+            self._left.remove(key)
+            if not self._left:
+                self._tell()
+
+    def _tell(self) -> None:
+        seconds = asyncio.get_running_loop().time() - self._began
+        log.info(
+            "looked at everything",
+            controller=self._controller,
+            objects=self._count,
+            seconds=round(seconds, 3),
+        )

@@ -41,6 +41,8 @@ class Queue(Generic[K]):
         self._loop = asyncio.get_running_loop()
         self._takers: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+        """When the timer fires; a loop need not tell of a time that is almost now."""
         self._closed = False
         metrics.observe(self)
 
@@ -148,11 +150,12 @@ class Queue(Generic[K]):
     def _set_timer(self) -> None:
         due = None if self._closed else self._machine.next_due()
         if self._timer is not None:
-            if due == self._timer.when():
+            if due == self._timer_due:
                 return
             self._timer.cancel()
             self._timer = None
         if due is not None:
+            self._timer_due = due
             self._timer = self._loop.call_at(due, self._wake)
 
     def _wake(self) -> None:

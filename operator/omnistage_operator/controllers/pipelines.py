@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Final
 
 from omnistage_common.cluster.caches import Caches
+from omnistage_common.cluster.errors import ObjectInvalid
 from omnistage_common.cluster.kinds import (
     CONFIG_MAPS,
     INFERENCE_PIPELINES,
@@ -32,10 +33,12 @@ from omnistage_operator.planning.gateways import (
     live_gateways,
     served_names,
 )
+from omnistage_operator.planning.pipeline_status import refused_status
 from omnistage_operator.planning.pipelines import (
     ObservedPipeline,
     plan_pipeline,
     runtimes_needed,
+    stages_needed,
 )
 from omnistage_operator.planning.settings import OperatorSettings
 
@@ -132,7 +135,12 @@ class PipelineReconciler:
             return DONE
         observed = self._observed(pipeline)
         decision = plan_pipeline(observed, now=now())
-        await self._applier.apply_all([dict(each) for each in decision.apply])
+        try:
+            await self._applier.apply_all([dict(each) for each in decision.apply])
+        except ObjectInvalid as refused:
+            said = refused_status(pipeline, refused.message, now())
+            await self._applier.write_status(pipeline, said, foreign=_GATEWAYS_OWN)
+            raise
         every = (*observed.plans, *observed.stages, *observed.policies)
         seen = {each["metadata"]["uid"]: dict(each) for each in every}
         for gone in decision.delete:
@@ -146,16 +154,17 @@ class PipelineReconciler:
         return DONE
 
     def _observed(self, pipeline: Manifest) -> ObservedPipeline:
-        namespace, uid = pipeline["metadata"]["namespace"], uid_of(pipeline)
-        stages = self._stages.in_namespace(namespace)
-        template = pipeline["spec"].get("template", {}).get("name", "")
+        uid = uid_of(pipeline)
+        named = pipeline["spec"].get("template", {}).get("name", "")
+        template = self._templates.get(ObjectKey("", named))
+        stages = self._stages_of(pipeline, template)
         runtimes = (
             self._runtimes.get(ObjectKey("", name))
             for name in sorted(runtimes_needed(pipeline, stages))
         )
         return ObservedPipeline(
             pipeline=pipeline,
-            template=self._templates.get(ObjectKey("", template)),
+            template=template,
             runtimes=tuple(each for each in runtimes if each is not None),
             stages=tuple(stages),
             plans=tuple(self._plans.owned_by(uid)),
@@ -164,6 +173,17 @@ class PipelineReconciler:
             taken=self._taken(pipeline),
             url=self._settings.gateway_url,
         )
+
+    def _stages_of(self, pipeline: Manifest, template: Manifest | None) -> list[Manifest]:
+        """Its own, and those of the names that it needs; found without a walk over all there are."""
+        namespace = pipeline["metadata"]["namespace"]
+        found = {key_of(each): each for each in self._stages.owned_by(uid_of(pipeline))}
+        for name in stages_needed(pipeline, template):
+            key = ObjectKey(namespace, name)
+            stage = self._stages.get(key)
+            if stage is not None:
+                found[key] = stage
+        return list(found.values())
 
     def _gateways(self) -> list[Manifest]:
         """Their pods."""

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from omnistage_common.ids import ModelName, Revision, StageName
 from omnistage_common.pipeline.loading import load_objects
-from omnistage_common.pipeline.problems import ResourceProblems
+from omnistage_common.pipeline.problems import Place, ResourceProblems
 from omnistage_common.pipeline.published import PIPELINE_LABEL, PublishedService
+from omnistage_common.pipeline.resources import RolloutStrategy
 from omnistage_common.pipeline.resources.status import (
     GatewayStatus,
     InferencePipelineStatus,
@@ -37,7 +38,13 @@ from omnistage_operator.planning.plans import (
 )
 from omnistage_operator.planning.rollout import Rollout, RolloutStep, next_step
 
-__all__ = ["REPLICAS_ANNOTATION", "ObservedPipeline", "plan_pipeline", "runtimes_needed"]
+__all__ = [
+    "REPLICAS_ANNOTATION",
+    "ObservedPipeline",
+    "plan_pipeline",
+    "runtimes_needed",
+    "stages_needed",
+]
 
 REPLICAS_ANNOTATION: Final = "omnistage.io/replicas"
 """On a pipeline's own `Stage`: how many replicas the pipeline asked for when it was written last."""
@@ -53,7 +60,8 @@ class ObservedPipeline:
     runtimes: tuple[Json, ...]
     """Those that it and its shared stages name; see `runtimes_needed`."""
     stages: tuple[Json, ...]
-    """`Stage` objects of its namespace, whoever owns them."""
+    """`Stage` objects of its namespace: those that it owns, and those that have a name that it needs,
+    whoever owns them; see `stages_needed`. Others may be among them."""
     plans: tuple[Json, ...]
     """Its plan ConfigMaps."""
     policies: tuple[Json, ...]
@@ -76,11 +84,12 @@ def plan_pipeline(observed: ObservedPipeline, *, now: str) -> Decision:
     if observed.pipeline["metadata"].get("deletionTimestamp"):
         return Decision()
     try:
-        standing = stand_alone(load_objects(_objects(observed)))
-        _check_names(observed, standing)
+        resources = load_objects(_objects(observed))
+        standing = stand_alone(resources)
+        _check_names(observed, standing, resources.pipelines[0].place)
     except ResourceProblems as invalid:
         return Decision(status=invalid_status(observed.pipeline, invalid, _reason(observed), now))
-    return _valid(observed, standing, now)
+    return _valid(observed, standing, resources.pipelines[0].resource.spec.rollout.strategy, now)
 
 
 def runtimes_needed(pipeline: Json, stages: Iterable[Json]) -> frozenset[str]:
@@ -90,6 +99,15 @@ def runtimes_needed(pipeline: Json, stages: Iterable[Json]) -> frozenset[str]:
     shared = [each["stageRef"]["name"] for each in settings if "stageRef" in each]
     settings += [by_name[name]["spec"] for name in shared if name in by_name]
     return frozenset(each["runtime"]["name"] for each in settings if "runtime" in each)
+
+
+def stages_needed(pipeline: Json, template: Json | None) -> frozenset[str]:
+    """Names of the `Stage` objects that a pipeline shares or would make, as far as its graph is known."""
+    spec = pipeline["spec"]
+    topology = spec.get("topology") or (template["spec"] if template is not None else {})
+    own = {each["name"] for each in topology.get("stages", [])}
+    shared = {each["stageRef"]["name"] for each in spec.get("stages", []) if "stageRef" in each}
+    return frozenset(shared | {child_name(pipeline["metadata"]["name"], name) for name in own})
 
 
 def _objects(observed: ObservedPipeline) -> list[Json]:
@@ -124,14 +142,13 @@ def _reason(observed: ObservedPipeline) -> StageReason:
     return StageReason.GRAPH_INVALID
 
 
-def _check_names(observed: ObservedPipeline, standing: StandingPipeline) -> None:
+def _check_names(observed: ObservedPipeline, standing: StandingPipeline, place: Place) -> None:
     """Returns when the names that the pipeline needs are its own.
 
     Raises:
         ResourceProblems: A `Stage` of somebody else has the name that one of its own would get.
     """
     uid = observed.pipeline["metadata"]["uid"]
-    place = load_objects([observed.pipeline]).pipelines[0].place
     owners = {stage["metadata"]["name"]: _owner_uid(stage) for stage in observed.stages}
     problems = [
         place.at("metadata", "name").problem(
@@ -156,7 +173,9 @@ def _stage_name(pipeline: Json, placement: StagePlacement) -> str:
     return placement.shared or child_name(pipeline["metadata"]["name"], placement.name)
 
 
-def _valid(observed: ObservedPipeline, standing: StandingPipeline, now: str) -> Decision:
+def _valid(
+    observed: ObservedPipeline, standing: StandingPipeline, strategy: RolloutStrategy, now: str
+) -> Decision:
     pipeline, plan = observed.pipeline, standing.plan
     previous = InferencePipelineStatus.model_validate(pipeline.get("status", {}))
     services = {
@@ -164,7 +183,7 @@ def _valid(observed: ObservedPipeline, standing: StandingPipeline, now: str) -> 
         for placement in standing.stages
     }
     seen = _seen(observed, standing, services)
-    step = _step(observed, standing, previous, seen)
+    step = _step(observed, standing, strategy, previous, seen)
     live = {stage["metadata"]["name"]: stage for stage in observed.stages}
     written = {plan_revision(each) for each in observed.plans}
     kept = [each for each in observed.plans if plan_revision(each) not in step.retired]
@@ -228,10 +247,10 @@ def _seen(
 def _step(
     observed: ObservedPipeline,
     standing: StandingPipeline,
+    strategy: RolloutStrategy,
     previous: InferencePipelineStatus,
     seen: Sequence[StageSeen],
 ) -> RolloutStep:
-    spec = load_objects([observed.pipeline]).pipelines[0].resource.spec
     return next_step(
         Rollout(
             target=standing.plan.revision,
@@ -239,7 +258,7 @@ def _step(
             turn=previous.turn,
             plans=frozenset(plan_revision(each) for each in observed.plans),
             target_ready=all(stage.ready for stage in seen),
-            strategy=spec.rollout.strategy,
+            strategy=strategy,
             gateways=_living(previous, observed.gateways),
             silent=_silent(previous, observed.gateways),
         )

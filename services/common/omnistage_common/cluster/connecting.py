@@ -15,7 +15,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import msgspec
 import yaml
@@ -195,12 +196,24 @@ async def connect(address: Address | None = None) -> AsyncIterator[Connection]:
     configuration = Configuration()
     # Watches hold a connection each; how many requests run is bounded by the verbs.
     configuration.connection_pool_maxsize = 0
+    # Proxies and netrc would be looked for in the environment and in files at every request, which
+    # costs more than the request itself.
+    configuration.client_session_kwargs = {"trust_env": False}
     await load(configuration)
+    configuration.proxy = configuration.proxy or _proxy_to(configuration.host)
     connection = Connection(configuration, load)
     try:
         yield connection
     finally:
         await connection.close()
+
+
+def _proxy_to(host: str) -> str | None:
+    """The proxy that the environment names for an API server (HTTPS_PROXY, NO_PROXY), as for kubectl."""
+    parts = urlsplit(host)
+    if parts.hostname is None or proxy_bypass(parts.netloc):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 def _loader(address: Address) -> _Load:

@@ -9,10 +9,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo
 
 from omnistage_common.ids import Revision, StageName
 from omnistage_common.pipeline.plan import PipelinePlan, StagePlan
@@ -58,12 +60,18 @@ def _digest(content: object) -> Revision:
 
 def _content(struct: Struct, without: frozenset[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for field in msgspec.structs.fields(struct):
+    for field in _fields(type(struct)):
         value = getattr(struct, field.name)
         is_default = field.default is not NODEFAULT and value == field.default
         if field.name not in without and not is_default:
             found[field.name] = _canonical(value)
     return found
+
+
+@cache
+def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
+    """Asked once for each kind: the answer is worked out anew every time, and slowly."""
+    return msgspec.structs.fields(kind)
 
 
 def _canonical(value: object) -> object:

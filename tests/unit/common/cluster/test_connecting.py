@@ -40,6 +40,23 @@ async def test_the_usual_variable_names_the_kubeconfig(
         assert await connection.send(VERSION)
 
 
+async def test_a_proxy_of_the_environment_is_asked_as_kubectl_does_and_no_proxy_is_heeded(
+    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody listens where the proxy is said to be."""
+    address = Address(kubeconfig=server.kubeconfig)
+    for variable in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    async with connect(address) as connection:
+        with pytest.raises(ApiUnavailable):
+            await connection.send(VERSION)
+
+    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
+    async with connect(address) as connection:
+        assert await connection.send(VERSION)
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", "{unclosed", "current-context: x"])
 async def test_a_file_that_leads_nowhere_says_so(tmp_path: Path, text: str) -> None:
     file = tmp_path / "kubeconfig"

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -170,8 +171,9 @@ async def test_a_failure_is_logged_counted_and_tried_again(
 
     assert worked.times == {"one": 4, "other": 3}
     assert results(registry, "error") == 5
-    assert {log["event"] for log in logs} == {"reconcile failed", "reconcile broke"}
-    assert {log["key"] for log in logs} == {"default/one", "default/other"}
+    failures = {log["event"] for log in logs if log["log_level"] != "info"}
+    assert failures == {"reconcile failed", "reconcile broke"}
+    assert {log["key"] for log in logs if "key" in log} == {"default/one", "default/other"}
 
 
 async def test_a_failure_that_names_a_pause_waits_for_it(
@@ -327,3 +329,91 @@ async def test_a_thousand_objects_are_worked_on_once_each(
         await until(lambda: controller.is_idle and len(worked.times) == 1000)
 
     assert set(worked.times.values()) == {1}
+
+
+def looks(logs: list[MutableMapping[str, Any]]) -> list[int]:
+    """How many objects were looked at, for each time that this was told."""
+    return [each["objects"] for each in logs if each["event"] == "looked at everything"]
+
+
+async def test_it_tells_once_when_it_has_looked_at_everything_that_was_there(
+    make: Callable[[Reconcile], Controller], maps: Kept
+) -> None:
+    for number in range(5):
+        maps.put(config_map(f"m{number}"))
+    worked = Worked()
+
+    def fail_on_one(found: ObjectKey) -> Result:
+        if found.name == "m3" and worked.times["m3"] == 1:
+            raise ApiUnavailable("away")
+        return DONE
+
+    worked.act = fail_on_one
+    with capture_logs() as logs:
+        async with running(make(worked).run()):
+            await until(lambda: worked.times["m3"] == 2)
+            maps.put(config_map("later"))
+            await until(lambda: worked.times["later"] == 1)
+
+    assert looks(logs) == [5]
+
+
+async def test_it_has_looked_at_everything_at_once_where_there_is_nothing(
+    controller: Controller,
+) -> None:
+    with capture_logs() as logs:
+        async with running(controller.run()):
+            await until(lambda: looks(logs))
+
+    assert looks(logs) == [0]
+
+
+def settling(maps: Kept, pods: Kept, worked: Worked, settle_s: float) -> Controller:
+    """A controller that waits a moment for what nobody wrote by hand."""
+    return Controller(
+        name="settling",
+        reconcile=worked,
+        primary=maps,
+        sources=[Source(pods, owner_keys(CONFIG_MAPS))],
+        metrics=OperatorMetrics(CollectorRegistry()).controller("settling"),
+        settle_s=settle_s,
+    )
+
+
+async def test_a_burst_of_changes_is_looked_at_once(maps: Kept, pods: Kept, worked: Worked) -> None:
+    owner = config_map("owner")
+    owner["metadata"]["uid"] = "u"
+    controller = settling(maps, pods, worked, settle_s=0.05)
+    async with running(controller.run()):
+        maps.put(owner)
+        await until(lambda: worked.times["owner"] == 1)
+
+        for number in range(20):
+            pods.put(pod(f"p{number}", owner=owner))
+            await asyncio.sleep(0)
+
+        assert worked.times["owner"] == 1
+        await until(lambda: worked.times["owner"] == 2)
+        await until(lambda: controller.is_idle)
+
+    assert worked.times["owner"] == 2
+
+
+async def test_what_people_write_is_looked_at_now(maps: Kept, pods: Kept, worked: Worked) -> None:
+    """Nothing that settles is looked at within this test."""
+
+    def state(version: int, **metadata: Any) -> Manifest:
+        made = config_map("a")
+        made["metadata"] |= {"resourceVersion": str(version), **metadata}
+        return made
+
+    async with running(settling(maps, pods, worked, settle_s=3600.0).run()):
+        maps.put(state(1, generation=1))
+        await until(lambda: worked.times["a"] == 1)
+        maps.put(state(2, generation=1))
+        maps.put(state(3, generation=2))
+        await until(lambda: worked.times["a"] == 2)
+        maps.put(state(4, generation=2, deletionTimestamp="2026-12-01T00:00:00Z"))
+        await until(lambda: worked.times["a"] == 3)
+        maps.remove(state(5, generation=2))
+        await until(lambda: worked.times["a"] == 4)

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 
 import pytest
+import uvloop
 from prometheus_client import CollectorRegistry
 
 from fakes.controlled import running, until
@@ -169,3 +170,20 @@ async def test_figures_say_what_the_queue_does(
     assert figure("retries_total") == 1
     assert figure("work_duration_seconds_count") == 1
     assert figure("queue_duration_seconds_count") == 1
+
+
+def test_a_delay_that_is_almost_over_is_fine_on_the_loop_that_the_operator_runs_on(
+    registry: CollectorRegistry,
+) -> None:
+    """Of a timer that is due within the millisecond that loop does not tell when it is due."""
+
+    async def add_and_get() -> set[str | None]:
+        queue: Queue[str] = Queue(
+            rates=QUICK, metrics=OperatorMetrics(registry).controller("c").queue
+        )
+        for name in "abc":
+            queue.add_after(name, 1e-6)
+            queue.add_after(name + name, 1e-4)
+        return {await queue.get() for _ in range(6)}
+
+    assert uvloop.run(add_and_get()) == {"a", "b", "c", "aa", "bb", "cc"}

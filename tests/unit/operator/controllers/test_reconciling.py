@@ -356,6 +356,23 @@ async def test_refused_writes_are_made_up_for(
     assert world.ready() == "Ready"
 
 
+async def test_a_write_that_the_server_refuses_is_said_in_the_status(
+    world: World, operator: Operator, server: FakeApiServer
+) -> None:
+    async with operator.works():
+        await world.serve()
+        server.faults.fail_next(422, times=10_000, verb="patch", resource="stages")
+        world.edit(
+            INFERENCE_PIPELINES,
+            PIPELINE,
+            stages=[{"name": "talker", "limits": {"maxRunning": 3}}],
+        )
+
+        await until(lambda: world.ready() == "WriteRefused")
+        server.faults.heal()
+        await until(lambda: world.ready() != "WriteRefused")
+
+
 async def test_two_pipelines_of_one_name_are_told_apart_by_age(
     world: World, operator: Operator, server: FakeApiServer
 ) -> None:

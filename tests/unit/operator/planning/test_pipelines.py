@@ -20,6 +20,7 @@ from omnistage_operator.planning.pipelines import (
     ObservedPipeline,
     plan_pipeline,
     runtimes_needed,
+    stages_needed,
 )
 
 SHIPPED = sorted((Path(__file__).parents[4] / "deploy" / "pipelines").glob("*.yaml"))
@@ -488,3 +489,29 @@ def test_observed_values_are_not_changed(world: World) -> None:
 
     assert seen == before
     assert replace(seen, url="") != before
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_the_stages_that_a_pipeline_makes_are_among_those_that_it_needs(file: Path) -> None:
+    world = World(file)
+    template = world.templates[0] if world.templates else None
+
+    made = {
+        each["metadata"]["name"]
+        for each in plan_pipeline(world.observed(), now=NOW).apply
+        if each["kind"] == "Stage"
+    }
+
+    shared = {
+        each["stageRef"]["name"]
+        for each in world.pipeline["spec"].get("stages", [])
+        if "stageRef" in each
+    }
+    assert made | shared <= stages_needed(world.pipeline, template)
+
+
+def test_without_its_template_a_pipeline_needs_the_stages_that_it_shares() -> None:
+    spec = {"template": {"name": "t"}, "stages": [{"name": "a", "stageRef": {"name": "s"}}]}
+    pipeline = {"metadata": {"name": "p", "namespace": "n"}, "spec": spec}
+
+    assert stages_needed(pipeline, None) == {"s"}

@@ -7,6 +7,7 @@ wanted, since every other command must work without.
 import typer
 
 from omnistage_cli.commands.bench import first_audio as first_audio_command
+from omnistage_cli.commands.bench import operator as operator_command
 from omnistage_cli.commands.bench import overhead as overhead_command
 from omnistage_cli.commands.bench import transfer as transfer_command
 
@@ -26,4 +27,5 @@ bench_app.command(epilog=overhead_command.EXAMPLES)(overhead_command.overhead)
 bench_app.command(name="first-audio", epilog=first_audio_command.EXAMPLES)(
     first_audio_command.first_audio
 )
+bench_app.command(epilog=operator_command.EXAMPLES)(operator_command.operator)
 bench_app.command(epilog=transfer_command.EXAMPLES)(transfer_command.transfer)

@@ -8,7 +8,21 @@ from rich.console import Console
 
 from omnistage_common.errors import MissingDependency, SetupError
 
-__all__ = ["check_here", "told_on"]
+__all__ = ["check_extra", "check_here", "told_on"]
+
+
+def check_extra(*packages: str) -> None:
+    """Makes sure that what a benchmark measures with is installed.
+
+    Raises:
+        MissingDependency: Something is not.
+    """
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise MissingDependency(
+            f"{' and '.join(missing)} cannot be imported, with which benchmarks measure. Install"
+            " them: pip install 'omnistage[bench]'"
+        )
 
 
 def check_here(file: Path, default: Path) -> None:
@@ -22,12 +36,7 @@ def check_here(file: Path, default: Path) -> None:
         MissingDependency: The extra `bench` is not installed.
         SetupError: The default file is not here.
     """
-    missing = [name for name in ("aiohttp", "psutil") if find_spec(name) is None]
-    if missing:
-        raise MissingDependency(
-            f"{' and '.join(missing)} cannot be imported, with which benchmarks measure. Install"
-            " them: pip install 'omnistage[bench]'"
-        )
+    check_extra("aiohttp", "psutil")
     if not file.exists() and file == default:
         raise SetupError(
             f"{file} is not here: run this in a clone of the repository, or name a pipeline file",

@@ -1,0 +1,1 @@
+"""What the operator costs where no pod computes: the benchmark `omnistage bench operator`."""
