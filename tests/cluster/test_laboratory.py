@@ -252,7 +252,7 @@ def test_simulated_nodes_on_a_server_that_is_not_there_fail_at_once(tmp_path: Pa
     )
 
     with (
-        pytest.raises(SetupError, match="neither a client certificate nor a token"),
+        pytest.raises(SetupError, match=r"nodes cannot be simulated.* 127.0.0.1:1"),
         simulated(config, SimulatedNode(name="nowhere")),
     ):
         pass

@@ -17,7 +17,7 @@ from cluster.laboratory.commands import program, run
 from cluster.laboratory.instance import Instance
 from cluster.laboratory.nodes import SimulatedNode, simulated
 from cluster.laboratory.places import default_state
-from omnistage_common.errors import OmnistageError, SetupError
+from omnistage_common.errors import SetupError
 
 _EXAMPLES: Final = """examples, from the folder `tests`:
   python -m cluster.laboratory up                  start it; takes minutes the very first time
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     state: Path = options.state.absolute()
     try:
         return _perform(options.command, state, options.arguments)
-    except OmnistageError as error:
+    except SetupError as error:
         _show(error.message)
         return 1
 

@@ -18,6 +18,8 @@ from omnistage_cli.bench.operator.simulated_nodes import (
     simulated_nodes,
 )
 from omnistage_common.cluster.connecting import Address, connect
+from omnistage_common.cluster.errors import ApiError
+from omnistage_common.errors import SetupError
 
 __all__ = ["SIMULATED_LABEL", "SimulatedNode", "run_simulated", "simulated"]
 
@@ -29,7 +31,7 @@ def simulated(kubeconfig: Path, *nodes: SimulatedNode) -> Iterator[None]:
     """Nodes that are there while the block runs; their pods end with them.
 
     Raises:
-        ApiError: The API server refused one of them.
+        SetupError: The API server is not reached, or refused one of them.
     """
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
@@ -64,13 +66,19 @@ async def run_simulated(
         nodes: What to simulate.
         there: Fulfilled when all of them are ready.
         stop: Ends the simulation.
+
+    Raises:
+        SetupError: The API server is not reached, or refused one of them.
     """
-    async with (
-        connect(Address(kubeconfig=kubeconfig)) as connection,
-        simulated_nodes(connection, *nodes),
-    ):
-        there.set_result(None)
-        await stop.wait()
+    try:
+        async with (
+            connect(Address(kubeconfig=kubeconfig)) as connection,
+            simulated_nodes(connection, *nodes),
+        ):
+            there.set_result(None)
+            await stop.wait()
+    except ApiError as error:
+        raise SetupError(f"nodes cannot be simulated: {error.message}") from error
 
 
 def _run_in_thread(loop: asyncio.AbstractEventLoop, simulation: Any) -> None:

@@ -104,7 +104,8 @@ async def _until_interrupted(wanted: Wanted, show: Shown) -> OperatorReport | No
         for task in (measuring, stopping):
             task.cancel()
         await asyncio.wait((measuring, stopping))
-        return await measuring if done else None
+        # Interrupted is only what ended as it was told to: a removal that failed is an error.
+        return None if measuring.cancelled() and not done else await measuring
 
 
 async def _measured(wanted: Wanted, show: Shown) -> OperatorReport:

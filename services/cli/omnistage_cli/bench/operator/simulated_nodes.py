@@ -43,6 +43,7 @@ _WORKERS: Final = 16
 """Requests about pods at a time."""
 _LIMITS: Final = Limits(per_second=2000.0, burst=4000, tries=8)
 """A kubelet's patience: a busy server is asked again."""
+_ANSWER_SECONDS: Final = 15.0
 _HEARTBEAT_SECONDS: Final = 10.0
 _LEASE_SECONDS: Final = 40
 _LEASES_IN: Final = "kube-node-lease"
@@ -71,7 +72,7 @@ async def simulated_nodes(transport: Transport, *nodes: SimulatedNode) -> AsyncI
         nodes: What to simulate.
 
     Raises:
-        ApiError: The API server refused one of them; within the context, in a group, what ended the
+        ApiError: The API server is not reached, or refused one of them; within the context, in a group, what ended the
             simulation.
     """
     metrics = ClusterMetrics(CollectorRegistry())
@@ -88,6 +89,8 @@ async def simulated_nodes(transport: Transport, *nodes: SimulatedNode) -> AsyncI
         options=WatchOptions(fields=_BOUND, shrink=_essence),
         metrics=metrics.cache(str(PODS)),
     )
+    # A server that is not there is told at once; one that is busy later is waited for.
+    await api.unfenced(Limits.once(_ANSWER_SECONDS)).check()
     fleet = _Fleet(api, pods, nodes)
     try:
         await fleet.create()

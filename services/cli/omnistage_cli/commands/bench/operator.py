@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from omnistage_cli.commands.bench.starting import check_extra, told_on
+from omnistage_common.telemetry import configure_logging
 
 if TYPE_CHECKING:
     from omnistage_cli.bench.operator.figures import OperatorReport
@@ -53,6 +54,7 @@ def operator(
     check_extra("aiohttp", "psutil", "kubernetes")
     from omnistage_cli.bench.operator.running import Wanted, measure  # noqa: PLC0415
 
+    configure_logging(component="bench", level="WARNING")
     wanted = Wanted(pipelines=pipelines, limit_s=limit, kubeconfig=kubeconfig, context=context)
     console = Console(stderr=True)
     with _Bar(console, pipelines) as bar:
