@@ -49,6 +49,7 @@ class OperatorServer:
         self._registry = new_registry()
         self._metrics = OperatorMetrics(self._registry)
         self._fence = Fence() if settings.lease is not None else Fence.always_open()
+        self._metrics.leader.set_function(lambda: float(self._fence.is_open))
 
     async def run(self) -> None:
         """Works until a stop signal.

@@ -65,6 +65,7 @@ async def test_it_leads_works_tells_of_itself_and_gives_the_lease_back() -> None
         assert await process.wait() == 0
         assert (alive.status_code, ready.status_code) == (200, 200)
         assert 'omnistage_operator_reconcile_total{controller="pipeline"' in metrics.text
+        assert "omnistage_operator_leader 1.0" in metrics.text
         assert server.need(LEASES, LEASE)["spec"]["holderIdentity"] == ""
 
 
@@ -83,6 +84,7 @@ async def test_a_second_operator_waits_ready_and_takes_over_at_once() -> None:
                         await asyncio.sleep(0.05)
 
             await asyncio.wait_for(is_ready(), 30)
+            assert "omnistage_operator_leader 0.0" in (await client.get(f"{url}/metrics")).text
             first.send_signal(signal.SIGTERM)
             await first.wait()
 

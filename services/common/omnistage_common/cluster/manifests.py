@@ -20,7 +20,6 @@ __all__ = [
     "is_deleted",
     "key_of",
     "labels_of",
-    "owner_reference",
     "owner_uids",
     "uid_of",
     "version_number",
@@ -109,15 +108,3 @@ def controller_of(manifest: Manifest) -> OwnerReference | None:
 def owner_uids(manifest: Manifest) -> tuple[Uid, ...]:
     """Identities of all owners, controlling or not."""
     return tuple(Uid(owner["uid"]) for owner in manifest["metadata"].get("ownerReferences") or ())
-
-
-def owner_reference(owner: Manifest) -> dict[str, Any]:
-    """The reference by which a child names its controller; deletion of `owner` then deletes it."""
-    return {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }

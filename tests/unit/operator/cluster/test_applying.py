@@ -13,9 +13,10 @@ from omnistage_common.cluster.caches import Caches
 from omnistage_common.cluster.errors import ObjectInvalid, WriteConflict, WriteFenced
 from omnistage_common.cluster.fencing import Fence
 from omnistage_common.cluster.kinds import CONFIG_MAPS, PODS, SERVICES, STAGES
-from omnistage_common.cluster.manifests import Manifest, owner_reference
+from omnistage_common.cluster.manifests import Manifest
 from omnistage_operator.cluster.applying import INTENT_ANNOTATION, Applier, stamped
 from omnistage_operator.control.metrics import OperatorMetrics
+from omnistage_operator.planning.plans import owner_reference
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from omnistage_common.cluster.connecting import Address, connect
 from omnistage_common.cluster.fencing import Fence
 from omnistage_common.cluster.informing import WatchTimings
 from omnistage_common.cluster.kinds import CONFIG_MAPS, STAGES
-from omnistage_common.cluster.manifests import Manifest, ObjectKey, owner_reference
+from omnistage_common.cluster.manifests import Manifest, ObjectKey
 from omnistage_common.cluster.rates import BackoffRule
 from omnistage_operator.cluster.applying import Applier
 from omnistage_operator.cluster.electing import Election
@@ -27,6 +27,7 @@ from omnistage_operator.control.controlling import DONE, Controller, Result, Sou
 from omnistage_operator.control.leadership import LeaseTimings
 from omnistage_operator.control.metrics import OperatorMetrics
 from omnistage_operator.control.queueing import QueueRates
+from omnistage_operator.planning.plans import owner_reference
 
 QUICK = QueueRates(backoff=BackoffRule(first_s=0.001, most_s=0.05), retries_per_s=1e6)
 PATIENCE = WatchTimings(silence_s=0.3, backoff=BackoffRule(first_s=0.001, most_s=0.05))

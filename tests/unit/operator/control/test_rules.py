@@ -12,7 +12,6 @@ from omnistage_common.cluster.kinds import CONFIG_MAPS, DEPLOYMENTS, KINDS, STAG
 from omnistage_common.cluster.manifests import (
     controller_of,
     is_deleted,
-    owner_reference,
     owner_uids,
 )
 from omnistage_common.cluster.rates import Backoff, BackoffRule, TokenBucket
@@ -21,6 +20,7 @@ from omnistage_operator.control.controlling import label_keys, own_key, owner_ke
 from omnistage_operator.control.leadership import Candidacy, Claim, LeaseRecord, LeaseTimings
 from omnistage_operator.control.list_keys import entry_key, keys_of_list
 from omnistage_operator.control.ownership import FieldManager, managers_of
+from omnistage_operator.planning.plans import owner_reference
 
 
 def test_a_bucket_lets_a_burst_through_and_then_its_rate() -> None:
