@@ -10,12 +10,12 @@ from typing import Any, Final
 import yaml
 from msgspec import Struct
 
+from cluster.definitions import CHART, added
 from cluster.laboratory.access import Cluster
-from cluster.products import IMAGE_VALUES, ROOT, provide_image
+from cluster.products import IMAGE_VALUES, provide_image
 
-__all__ = ["CHART", "Product", "installed", "pipeline_objects"]
+__all__ = ["Product", "installed", "pipeline_objects"]
 
-CHART: Final = ROOT / "charts" / "omnistage"
 _QUICK: Final = {
     # Three small gateways and operators have to share two cores with all else.
     "gateway": {"resources": {"requests": {"cpu": "50m", "memory": "256Mi"}}},
@@ -68,9 +68,15 @@ class Product(Struct, frozen=True, kw_only=True):
         """Waits until objects of the pipelines' namespace are gone."""
         self.wait("delete", *subjects, seconds=seconds)
 
-    def pods(self, stage: str) -> dict[str, str]:
-        """Name -> uid of the pods of a `Stage` that are not on their way out."""
-        found = self.get("pods", f"--selector=omnistage.io/stage={stage}")["items"]
+    def pods(self, stage: str, revision: str | None = None) -> dict[str, str]:
+        """Name -> uid of the pods of a `Stage` that are not on their way out.
+
+        Args:
+            stage: Its name.
+            revision: Of which of its revisions; None for all.
+        """
+        chosen = "" if revision is None else f",omnistage.io/revision={revision}"
+        found = self.get("pods", f"--selector=omnistage.io/stage={stage}{chosen}")["items"]
         return {
             pod["metadata"]["name"]: pod["metadata"]["uid"]
             for pod in found
@@ -109,26 +115,23 @@ def installed(cluster: Cluster, values: Mapping[str, Any] | None = None) -> Iter
         )
     )
     try:
-        cluster.call_helm(
-            *("install", product.name, str(CHART), f"--namespace={product.namespace}"),
-            *("--wait", "--timeout=2m"),
-            f"--set-json={json.dumps(_merged(_merged(IMAGE_VALUES, _QUICK), values or {}))}",
-            seconds=150,
-        )
-        yield product
+        with added(cluster) as definitions:
+            cluster.call_helm(
+                *("install", product.name, str(CHART), f"--namespace={product.namespace}"),
+                *("--wait", "--timeout=2m"),
+                *(("--take-ownership", "--force-conflicts") if definitions else ()),
+                f"--set-json={json.dumps(_merged(_merged(IMAGE_VALUES, _QUICK), values or {}))}",
+                seconds=150,
+            )
+            yield product
+            cluster.call("delete", "namespace", product.models, seconds=120)
     finally:
         _uninstall(product)
 
 
 def _uninstall(product: Product) -> None:
     cluster = product.cluster
-    definitions = [
-        yaml.safe_load(path.read_text(encoding="utf-8"))["metadata"]["name"]
-        for path in sorted((CHART / "definitions").glob("*.yaml"))
-    ]
-    cluster.call("delete", "namespace", product.models, seconds=120)
-    # Pipelines of the cluster's scope go with their definitions.
-    cluster.call("delete", "crd", "--ignore-not-found", *definitions)
+    cluster.call("delete", "namespace", product.models, "--ignore-not-found", seconds=120)
     cluster.call_helm(
         *("uninstall", product.name, f"--namespace={product.namespace}", "--ignore-not-found"),
         "--wait",

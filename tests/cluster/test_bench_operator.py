@@ -6,23 +6,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pytest
 
+from cluster.definitions import applied
 from cluster.laboratory.access import Cluster
 from cluster.laboratory.commands import run
 
-DEFINITIONS: Final = Path(__file__).parents[2] / "charts" / "omnistage" / "definitions"
 COMMAND: Final = (sys.executable, "-m", "omnistage_cli", "bench", "operator")
 
 
-@pytest.fixture(autouse=True)
-def _definitions(cluster: Cluster) -> None:
-    cluster.call("apply", "--server-side", "--force-conflicts", f"--filename={DEFINITIONS}")
-    cluster.wait("condition=Established", "crd", "--all")
+@pytest.fixture(scope="module", autouse=True)
+def _definitions(cluster: Cluster) -> Iterator[None]:
+    with applied(cluster):
+        yield
 
 
 def traces(cluster: Cluster) -> list[str]:

@@ -17,15 +17,11 @@ import pytest
 import yaml
 from msgspec import Struct
 
+from cluster.definitions import CHART, NAMES, added, existing
 from cluster.laboratory.access import Cluster
 from cluster.products import IMAGE_VALUES, ROOT, provide_image
 from omnistage_common.errors import SetupError
 
-CHART: Final = ROOT / "charts" / "omnistage"
-DEFINITIONS: Final = frozenset(
-    yaml.safe_load(path.read_text(encoding="utf-8"))["metadata"]["name"]
-    for path in (CHART / "definitions").glob("*.yaml")
-)
 NO_PODS: Final = {"operator": {"replicas": 0}, "gateway": {"replicas": 0}}
 RUNTIME: Final = {
     "apiVersion": "omnistage.io/v1alpha1",
@@ -69,20 +65,11 @@ class Release(Struct, frozen=True, kw_only=True):
         return set(names.split())
 
 
-def existing(cluster: Cluster) -> frozenset[str]:
-    """Which of the product's definitions the cluster has."""
-    names = {each["metadata"]["name"] for each in cluster.get("crd")["items"]}
-    return DEFINITIONS & names
-
-
 @pytest.fixture(scope="module", autouse=True)
 def definitions(cluster: Cluster) -> Iterator[None]:
     """Definitions that were not there before go in the end; uninstalling keeps them."""
-    before = existing(cluster)
-    yield
-    added = sorted(existing(cluster) - before)
-    if added:
-        cluster.call("delete", "crd", *added)
+    with added(cluster):
+        yield
 
 
 @contextmanager
@@ -122,7 +109,7 @@ def runtime(release: Release) -> Iterator[str]:
     """The name of an object of ours that somebody made."""
     release.install(NO_PODS)
     name = f"test-{uuid.uuid4().hex[:10]}"
-    release.cluster.wait("condition=Established", *(f"crd/{each}" for each in DEFINITIONS))
+    release.cluster.wait("condition=Established", *(f"crd/{each}" for each in NAMES))
     release.cluster.apply({**RUNTIME, "metadata": {"name": name}})
     yield name
     release.cluster.call("delete", "stageruntime", name)
@@ -165,11 +152,11 @@ def test_uninstalling_leaves_definitions_and_what_people_made(
     release: Release, runtime: str
 ) -> None:
     manifest = release.helm("get", "manifest", release.name)
-    assert len(release.objects(manifest)) > len(DEFINITIONS)
+    assert len(release.objects(manifest)) > len(NAMES)
 
     release.helm("uninstall", release.name, "--wait")
 
-    kept = {f"customresourcedefinition.apiextensions.k8s.io/{name}" for name in DEFINITIONS}
+    kept = {f"customresourcedefinition.apiextensions.k8s.io/{name}" for name in NAMES}
     assert release.objects(manifest) == kept
     assert release.cluster.get("stageruntime", runtime)
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from cluster.definitions import applied
 from cluster.laboratory.access import Cluster
 from fakes.resource_table import INVALID, VALID, Invalid, largest_template, text_of
 from fakes.structural import nodes
@@ -23,7 +24,6 @@ from omnistage_operator.definitions.columns import APPEARANCES, CATEGORY, GROUP,
 from omnistage_operator.definitions.writing import definition_of
 
 ROOT: Final = Path(__file__).parents[2]
-DEFINITIONS: Final = ROOT / "charts" / "omnistage" / "definitions"
 SAMPLES: Final = sorted((ROOT / "deploy" / "pipelines").glob("*.yaml"))
 NAMES: Final = {kind: f"{looks.plural}.{GROUP}" for kind, looks in APPEARANCES.items()}
 PUBLISHING_SECONDS: Final = 60.0
@@ -40,13 +40,8 @@ pytestmark = pytest.mark.usefixtures("installed")
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster) -> Iterator[None]:
     """The definitions, in a cluster that may have had them; what was not there goes again."""
-    before = {each["metadata"]["name"] for each in cluster.get("crd")["items"]}
-    cluster.call("apply", "--server-side", "--force-conflicts", f"--filename={DEFINITIONS}")
-    cluster.wait("condition=Established", *(f"crd/{name}" for name in NAMES.values()))
-    yield
-    added = sorted(set(NAMES.values()) - before)
-    if added:
-        cluster.call("delete", "crd", *added)
+    with applied(cluster):
+        yield
 
 
 @pytest.fixture(scope="module")

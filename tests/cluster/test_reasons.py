@@ -175,8 +175,8 @@ FAULTS: Final = (
 
 
 def pods_of(product: Product) -> dict[str, str]:
-    """Those that serve."""
-    return product.pods(STAGE)
+    """Those of the revision that the stage is to run, not of one that still drains."""
+    return product.pods(STAGE, product.get("stage", STAGE)["status"]["revision"])
 
 
 def answer_of(product: Product) -> str:
