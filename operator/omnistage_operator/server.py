@@ -6,6 +6,7 @@ leader writes, and the fence holds that for each single write.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -14,7 +15,7 @@ from omnistage_common.cluster.api import Api
 from omnistage_common.cluster.caches import Caches
 from omnistage_common.cluster.connecting import Address, connect
 from omnistage_common.cluster.fencing import Fence
-from omnistage_common.cluster.kinds import INFERENCE_PIPELINES, STAGES
+from omnistage_common.cluster.kinds import INFERENCE_PIPELINES, LEADER_WORKER_SETS, STAGES
 from omnistage_common.cluster.manifests import ObjectKey
 from omnistage_common.cluster.messages import Identity
 from omnistage_common.signals import StopSignals
@@ -27,6 +28,7 @@ from omnistage_operator.control.metrics import OperatorMetrics
 from omnistage_operator.controllers.pipelines import PipelineReconciler
 from omnistage_operator.controllers.stages import StageReconciler
 from omnistage_operator.controllers.watching import watch_everything
+from omnistage_operator.planning.settings import OperatorSettings
 from omnistage_operator.serving import serve_about
 from omnistage_operator.settings import ProcessSettings
 
@@ -68,14 +70,19 @@ class OperatorServer:
             )
             identity = await api.check()
             _log.info("connected", server=identity.version, user=identity.user)
-            caches = self._caches(api)
+            planning = replace(
+                self._settings.planning, leader_worker_sets=await api.serves(LEADER_WORKER_SETS)
+            )
+            caches = self._caches(api, planning)
             recorder = Recorder(
                 api=api,
                 controller="omnistage.io/operator",
                 instance=self._settings.identity,
                 metrics=self._metrics,
             )
-            controllers = self._controllers(api, caches, recorder)
+            controllers = self._controllers(
+                Applier(api=api, caches=caches, metrics=self._metrics), caches, recorder, planning
+            )
             with StopSignals() as stop:
                 async with (
                     serve_about(self._settings.metrics, caches, self._registry),
@@ -94,15 +101,16 @@ class OperatorServer:
                         task.cancel()
         _log.info("stopped")
 
-    def _caches(self, api: Api) -> Caches:
-        settings = self._settings
-        caches = Caches(api, metrics=self._metrics.cluster, namespaces=settings.watched)
-        watch_everything(caches, gateways=settings.planning.gateway_namespace)
+    def _caches(self, api: Api, planning: OperatorSettings) -> Caches:
+        watched = self._settings.watched
+        caches = Caches(api, metrics=self._metrics.cluster, namespaces=watched)
+        watch_everything(caches, planning)
         return caches
 
-    def _controllers(self, api: Api, caches: Caches, recorder: Recorder) -> tuple[Controller, ...]:
-        applier = Applier(api=api, caches=caches, metrics=self._metrics)
-        planning, workers = self._settings.planning, self._settings.workers
+    def _controllers(
+        self, applier: Applier, caches: Caches, recorder: Recorder, planning: OperatorSettings
+    ) -> tuple[Controller, ...]:
+        workers = self._settings.workers
         stages = StageReconciler(caches, applier, recorder, planning)
         pipelines = PipelineReconciler(caches, applier, recorder, planning)
         return (

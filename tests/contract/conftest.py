@@ -8,6 +8,7 @@ import pytest
 from fakes.stage_process import StageProcess, stage_plan
 from omnistage_common.payloads import PayloadKind
 from omnistage_common.pipeline.plan import PipelinePlan
+from omnistage_stage.engines.protocol import Gang
 
 StartStage = Callable[..., StageProcess]
 MIB = 1 << 20
@@ -31,9 +32,12 @@ def start_stage(tmp_path: Path) -> Iterator[StartStage]:
         plan: PipelinePlan | None = None,
         python: Path | None = None,
         port: int = 0,
+        gang: Gang | None = None,
     ) -> StageProcess:
         started.append(
-            StageProcess(plan or stage_plan(SINGING, SUNG), tmp_path, python=python, port=port)
+            StageProcess(
+                plan or stage_plan(SINGING, SUNG), tmp_path, python=python, port=port, gang=gang
+            )
         )
         return started[-1]
 

@@ -26,6 +26,7 @@ from omnistage_common.pipeline.plan import (
     received_by,
 )
 from omnistage_common.tensors import SHARED_MEMORY_FOLDER
+from omnistage_stage.engines.protocol import Gang
 
 __all__ = ["STAGE", "StageProcess", "free_port", "stage_plan"]
 
@@ -74,10 +75,17 @@ class StageProcess:
         folder: For the assignment's file.
         python: The interpreter, of an environment that may have more engines.
         port: Where it listens; a free one unless named.
+        gang: Which one of its replica it is, where that has several processes.
     """
 
     def __init__(
-        self, plan: PipelinePlan, folder: Path, *, python: Path | None = None, port: int = 0
+        self,
+        plan: PipelinePlan,
+        folder: Path,
+        *,
+        python: Path | None = None,
+        port: int = 0,
+        gang: Gang | None = None,
     ) -> None:
         port, metrics_port = port or free_port(), free_port()
         self.address = f"127.0.0.1:{port}"
@@ -85,6 +93,8 @@ class StageProcess:
         path = folder / f"assignment-{port}.json"
         path.write_bytes(encode_assignment(assignment_of(plan, StageName(STAGE))))
         where = ["--listen", self.address, "--metrics", f"127.0.0.1:{metrics_port}"]
+        if gang is not None:
+            where += ["--gang-leader", gang.leader, "--gang-rank", str(gang.rank)]
         self._process = subprocess.Popen(
             [
                 *(str(python or sys.executable), "-m", "omnistage_stage", "--exit-with-parent"),

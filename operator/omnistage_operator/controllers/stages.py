@@ -13,6 +13,7 @@ from omnistage_common.cluster.kinds import (
     DEPLOYMENTS,
     EVENTS,
     HORIZONTAL_POD_AUTOSCALERS,
+    LEADER_WORKER_SETS,
     NETWORK_POLICIES,
     POD_DISRUPTION_BUDGETS,
     PODS,
@@ -20,6 +21,7 @@ from omnistage_common.cluster.kinds import (
     SERVICES,
     STAGE_RUNTIMES,
     STAGES,
+    ResourceKind,
 )
 from omnistage_common.cluster.manifests import Manifest, ObjectKey, key_of, uid_of
 from omnistage_common.pipeline.published import PLAN_LABEL, STAGE_LABEL
@@ -43,9 +45,9 @@ from omnistage_operator.planning.stages import (
     runtime_needed,
 )
 
-__all__ = ["CHILD_KINDS", "EVENT_INDEXES", "PLAN_INDEXES", "POD_INDEXES", "StageReconciler"]
+__all__ = ["EVENT_INDEXES", "PLAN_INDEXES", "POD_INDEXES", "StageReconciler", "child_kinds"]
 
-CHILD_KINDS: Final = (
+_CHILD_KINDS: Final = (
     CONFIG_MAPS,
     DEPLOYMENTS,
     SERVICES,
@@ -54,11 +56,20 @@ CHILD_KINDS: Final = (
     POD_DISRUPTION_BUDGETS,
     HORIZONTAL_POD_AUTOSCALERS,
 )
-"""What a stage owns."""
+"""What a stage owns in every cluster."""
 
 _PLANS: Final = "plans naming a stage"
 _OF_STAGE: Final = "pods of a stage"
 _ABOUT: Final = "events about an object"
+
+
+def child_kinds(*, leader_worker_sets: bool) -> tuple[ResourceKind, ...]:
+    """What a stage owns.
+
+    Args:
+        leader_worker_sets: Whether the cluster knows them.
+    """
+    return (*_CHILD_KINDS, *((LEADER_WORKER_SETS,) if leader_worker_sets else ()))
 
 
 def _stages_named(plan: Manifest) -> Iterable[Hashable]:
@@ -93,7 +104,8 @@ class StageReconciler:
         self._plans = caches.store(CONFIG_MAPS)
         self._pods = caches.store(PODS)
         self._events = caches.store(EVENTS)
-        self._children = [caches.store(kind) for kind in CHILD_KINDS]
+        self._child_kinds = child_kinds(leader_worker_sets=settings.leader_worker_sets)
+        self._children = [caches.store(kind) for kind in self._child_kinds]
         self._applier = applier
         self._recorder = recorder
         self._settings = settings
@@ -106,7 +118,7 @@ class StageReconciler:
             Source(caches.watch(CONFIG_MAPS), self._by_plan),
             Source(caches.watch(PODS), label_keys(STAGE_LABEL)),
             Source(caches.watch(EVENTS), self._by_event),
-            *(Source(caches.watch(kind), of_stage) for kind in CHILD_KINDS),
+            *(Source(caches.watch(kind), of_stage) for kind in self._child_kinds),
         )
 
     async def reconcile(self, key: ObjectKey) -> Result:

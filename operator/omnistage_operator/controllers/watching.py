@@ -24,11 +24,12 @@ from omnistage_operator.controllers.pipelines import (
     STAGE_INDEXES,
 )
 from omnistage_operator.controllers.stages import (
-    CHILD_KINDS,
     EVENT_INDEXES,
     PLAN_INDEXES,
     POD_INDEXES,
+    child_kinds,
 )
+from omnistage_operator.planning.settings import OperatorSettings
 
 __all__ = ["watch_everything"]
 
@@ -37,12 +38,13 @@ _PODS: Final = "app.kubernetes.io/name in (omnistage-stage,omnistage-gateway)"
 _WARNINGS: Final = "type=Warning,regarding.kind=Pod"
 
 
-def watch_everything(caches: Caches, *, gateways: str) -> None:
+def watch_everything(caches: Caches, settings: OperatorSettings) -> None:
     """Has the caches keep what the controllers need.
 
     Args:
         caches: Of the namespaces of pipelines.
-        gateways: Namespace of the gateways, whose pods are kept too.
+        settings: The pods of the gateways' namespace are kept too, and LeaderWorkerSets where the
+            cluster knows them.
     """
     caches.watch(INFERENCE_PIPELINES, WatchOptions(indexes=PIPELINE_INDEXES))
     caches.watch(PIPELINE_TEMPLATES)
@@ -55,11 +57,11 @@ def watch_everything(caches: Caches, *, gateways: str) -> None:
             labels=_PODS,
             indexes={**POD_INDEXES, **GATEWAY_INDEXES},
             shrink=_placed,
-            also_in=(gateways,),
+            also_in=(settings.gateway_namespace,),
         ),
     )
     caches.watch(EVENTS, WatchOptions(fields=_WARNINGS, indexes=EVENT_INDEXES, shrink=_said))
-    for kind in CHILD_KINDS:
+    for kind in child_kinds(leader_worker_sets=settings.leader_worker_sets):
         if kind is not CONFIG_MAPS:
             caches.watch(kind, WatchOptions(labels=_OURS))
 

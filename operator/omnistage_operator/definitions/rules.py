@@ -19,6 +19,7 @@ from omnistage_common.pipeline.resources import (
     EnvVar,
     InferencePipelineSpec,
     Model,
+    Parallelism,
     ReceivedPort,
     RequestInput,
     StageOverride,
@@ -211,6 +212,14 @@ RULES: Final[Mapping[type[Model], tuple[Rule, ...]]] = {
     ChunkPolicy: _CHUNK_RULES,
     EnvVar: _ENV_RULES,
     InferencePipelineSpec: _PIPELINE_RULES,
+    Parallelism: (
+        Rule(
+            rule="self.tensor * self.pipeline * self.data % self.nodes == 0",
+            message="does not divide the devices evenly; make `tensor` times `pipeline` times `data` a "
+            "multiple of it",
+            field_path=".nodes",
+        ),
+    ),
     ReceivedPort: _RECEIVED_RULES,
     RequestInput: _INPUT_RULES,
     StageOverride: _OVERRIDE_RULES,

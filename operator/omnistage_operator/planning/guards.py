@@ -5,6 +5,7 @@ from typing import Any, Final
 from omnistage_common.pipeline.published import GATEWAY_NAME, NAME_LABEL, STAGE_LABEL
 from omnistage_common.pipeline.quantities import seconds_of
 from omnistage_common.pipeline.resources import Autoscaling
+from omnistage_common.pipeline.standing import StandingStage
 from omnistage_operator.planning.decisions import Json
 from omnistage_operator.planning.labels import stage_labels
 from omnistage_operator.planning.names import account_name
@@ -54,10 +55,12 @@ def disruption_budget(stage: Json) -> dict[str, Any]:
     )
 
 
-def network_policy(stage: Json, settings: OperatorSettings) -> dict[str, Any]:
+def network_policy(
+    stage: Json, standing: StandingStage, settings: OperatorSettings
+) -> dict[str, Any]:
     """Gateways may reach the replicas, on any port: a transfer engine listens where it likes.
 
-    Metrics may be read by anybody. Which stages may, the pipelines add. What replicas reach is left
+    So may the pods of a gang each other. Metrics may be read by anybody. Which stages may, the pipelines add. What replicas reach is left
     open: they fetch models from where users say.
     """
     gateways = {
@@ -66,6 +69,8 @@ def network_policy(stage: Json, settings: OperatorSettings) -> dict[str, Any]:
         },
         "podSelector": {"matchLabels": {NAME_LABEL: GATEWAY_NAME}},
     }
+    gang = standing.assignment.stage.parallelism.nodes > 1
+    members = [{"podSelector": {"matchLabels": _every_replica(stage)}}] if gang else []
     return _of_stage(
         stage,
         ("networking.k8s.io/v1", "NetworkPolicy"),
@@ -73,7 +78,7 @@ def network_policy(stage: Json, settings: OperatorSettings) -> dict[str, Any]:
             "podSelector": {"matchLabels": _every_replica(stage)},
             "policyTypes": ["Ingress"],
             "ingress": [
-                {"from": [gateways]},
+                {"from": [gateways, *members]},
                 {"ports": [{"port": METRICS_PORT, "protocol": "TCP"}]},
             ],
         },

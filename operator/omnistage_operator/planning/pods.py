@@ -14,7 +14,7 @@ from msgspec import Struct
 from omnistage_common.pipeline.published import STAGE_LABEL
 from omnistage_common.pipeline.resources import StageRuntimeSpec
 from omnistage_common.pipeline.standing import StandingStage
-from omnistage_operator.planning.labels import replica_labels
+from omnistage_operator.planning.labels import GangRole, gang_label, replica_labels
 from omnistage_operator.planning.names import account_name
 from omnistage_operator.planning.requirements import (
     quantity_of,
@@ -36,6 +36,13 @@ _LIVENESS_SERVICE: Final = "omnistage.liveness"
 _ASSIGNMENT_FOLDER: Final = "/etc/omnistage"
 _CACHE_FOLDER: Final = "/var/cache/omnistage"
 _SCRATCH_FOLDER: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
+_GANG_ARGUMENTS: Final = (
+    "--gang-leader",
+    "$(LWS_LEADER_ADDRESS)",
+    "--gang-rank",
+    "$(LWS_WORKER_INDEX)",
+)
+"""LeaderWorkerSet puts both variables into its pods."""
 _LEAVE_SECONDS: Final = 2
 """Until gateways have heard that a replica goes; it still answers then."""
 _END_SECONDS: Final = 10
@@ -50,7 +57,9 @@ class Image(Struct, frozen=True, kw_only=True):
     """None for what a cluster does by itself."""
 
 
-def pod_template(stage: str, standing: StandingStage, image: Image, config: str) -> dict[str, Any]:
+def pod_template(
+    stage: str, standing: StandingStage, image: Image, config: str, role: GangRole | None = None
+) -> dict[str, Any]:
     """The `template` of a workload.
 
     Args:
@@ -58,6 +67,7 @@ def pod_template(stage: str, standing: StandingStage, image: Image, config: str)
         standing: The stage with every value final.
         image: What it runs.
         config: Name of the ConfigMap that holds its assignment.
+        role: What it is to the others of its replica; None where it is the replica.
     """
     assignment = standing.assignment
     runtime = standing.runtime or StageRuntimeSpec(engine=assignment.stage.engine)
@@ -76,7 +86,7 @@ def pod_template(stage: str, standing: StandingStage, image: Image, config: str)
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "topologySpreadConstraints": [_spread(stage)],
-        "containers": [_container(standing, runtime, image, shared_memory)],
+        "containers": [_container(standing, runtime, image, shared_memory, role)],
         "volumes": _volumes(config, shared_memory),
     }
     if runtime.node_selector:
@@ -86,14 +96,19 @@ def pod_template(stage: str, standing: StandingStage, image: Image, config: str)
             each.model_dump(mode="json", by_alias=True, exclude_none=True)
             for each in runtime.tolerations
         ]
+    labels = replica_labels(stage, assignment.stage.revision)
     return {
-        "metadata": {"labels": replica_labels(stage, assignment.stage.revision)},
+        "metadata": {"labels": {**labels, **(gang_label(role) if role is not None else {})}},
         "spec": spec,
     }
 
 
 def _container(
-    standing: StandingStage, runtime: StageRuntimeSpec, image: Image, shared_memory: int
+    standing: StandingStage,
+    runtime: StageRuntimeSpec,
+    image: Image,
+    shared_memory: int,
+    role: GangRole | None,
 ) -> dict[str, Any]:
     pull = {"imagePullPolicy": image.pull_policy} if image.pull_policy is not None else {}
     return {
@@ -109,6 +124,7 @@ def _container(
             f"[$(POD_IP)]:{GRPC_PORT}",
             "--metrics",
             f"0.0.0.0:{METRICS_PORT}",
+            *(_GANG_ARGUMENTS if role is not None else ()),
         ],
         "env": _environment(standing),
         "ports": [

@@ -11,6 +11,7 @@ from typing import Any, Final
 from omnistage_common.errors import truncated
 from omnistage_common.pipeline.resources.status import StageReason
 from omnistage_operator.planning.decisions import Json
+from omnistage_operator.planning.labels import is_follower
 from omnistage_operator.planning.pod_states import (
     Finding,
     is_leaving,
@@ -44,45 +45,46 @@ _TELLING: Final = (
 
 NEEDS_A_CHANGE: Final = frozenset(_TELLING[: _TELLING.index(StageReason.QUOTA_EXCEEDED)]) | {
     StageReason.GRAPH_INVALID,
+    StageReason.LEADER_WORKER_SET_MISSING,
     StageReason.RUNTIME_MISSING,
 }
 """Reasons that go only when somebody changes something."""
 
 
 def explain(
-    *, desired: int, deployment: Json | None, pods: Sequence[Json], events: Iterable[Json] = ()
+    *, desired: int, workload: Json | None, pods: Sequence[Json], events: Iterable[Json] = ()
 ) -> Finding:
     """Why one revision of a stage is as it is.
 
     Args:
         desired: Replicas that should be there.
-        deployment: What runs them; None when it is not there yet.
-        pods: All of this revision.
+        workload: What runs them; None when it is not there yet.
+        pods: All of this revision; where a replica spans nodes, only its leader counts as one.
         events: About pods, of `events.k8s.io`, in any order; others may be among them.
     """
     if desired == 0:
         return _none_wanted(pods)
-    ready = sum(map(is_ready, pods))
+    ready = sum(is_ready(pod) and not is_follower(pod) for pod in pods)
     if ready >= desired:
         return Finding(reason=StageReason.READY, message="")
-    findings = [*_refused(deployment), *_of_pods(pods, events)]
+    findings = [*_refused(workload), *_of_pods(pods, events)]
     if not findings:
-        missing = "its Deployment" if deployment is None else "its pods"
+        missing = "its workload" if workload is None else "its pods"
         findings = [(Finding(reason=StageReason.PROGRESSING, message="being made"), missing)]
     return _told(findings, ready, desired)
 
 
 def _none_wanted(pods: Sequence[Json]) -> Finding:
-    left = [pod for pod in pods if not is_lost(pod)]
+    left = [pod for pod in pods if not is_lost(pod) and not is_follower(pod)]
     if left:
         message = f"{_replicas(len(left))} finish their requests"
         return Finding(reason=StageReason.DRAINING, message=message)
     return Finding(reason=StageReason.SCALED_TO_ZERO, message="no replica is wanted")
 
 
-def _refused(deployment: Json | None) -> list[tuple[Finding, str]]:
+def _refused(workload: Json | None) -> list[tuple[Finding, str]]:
     """Why pods are not even made: a quota, or a policy of the cluster."""
-    conditions: Sequence[Json] = (deployment or {}).get("status", {}).get("conditions", ())
+    conditions: Sequence[Json] = (workload or {}).get("status", {}).get("conditions", ())
     return [
         (
             Finding(

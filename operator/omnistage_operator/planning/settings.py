@@ -33,6 +33,8 @@ class OperatorSettings:
     """Where the gateways run: they alone may send requests to stages."""
     gateway_url: str = ""
     """Where clients reach the gateways; empty when that is not known."""
+    leader_worker_sets: bool = False
+    """Whether the cluster knows LeaderWorkerSet, which replicas that span nodes need."""
 
     def image_of(self, engine: EngineName) -> str:
         """The image of a stage whose runtime names none."""

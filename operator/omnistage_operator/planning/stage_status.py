@@ -5,7 +5,7 @@ that has not been looked at since it was changed still speaks of the time before
 by itself, so that a stage at rest is never written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from omnistage_common.ids import Revision
 from omnistage_common.pipeline.resources.status import RevisionPhase, StageReason
 from omnistage_operator.planning.conditions import Claim, conditions
 from omnistage_operator.planning.decisions import Json
-from omnistage_operator.planning.labels import replica_selector
+from omnistage_operator.planning.labels import is_follower, replica_selector
 from omnistage_operator.planning.pod_states import Finding, is_leaving, is_lost, is_ready
 from omnistage_operator.planning.reasons import NEEDS_A_CHANGE
 
@@ -35,12 +35,16 @@ class RevisionSeen(Struct, frozen=True, kw_only=True):
     @property
     def present(self) -> int:
         """Replicas that are not at their end."""
-        return sum(not is_lost(pod) and not is_leaving(pod) for pod in self.pods)
+        return sum(not is_lost(pod) and not is_leaving(pod) for pod in self._replicas())
 
     @property
     def ready(self) -> int:
         """Replicas that serve and stay."""
-        return sum(map(is_ready, self.pods))
+        return sum(map(is_ready, self._replicas()))
+
+    def _replicas(self) -> Iterator[Json]:
+        """One pod of each."""
+        return (pod for pod in self.pods if not is_follower(pod))
 
 
 class StageSeen(Struct, frozen=True, kw_only=True):
@@ -53,6 +57,8 @@ class StageSeen(Struct, frozen=True, kw_only=True):
     """Why that one is as it is, or why there is none."""
     revisions: Sequence[RevisionSeen]
     """All that are there, and the one that the spec describes."""
+    gang: bool = False
+    """Whether its replicas span nodes."""
 
 
 def stage_status(seen: StageSeen, now: str) -> dict[str, Any]:
@@ -79,7 +85,7 @@ def stage_status(seen: StageSeen, now: str) -> dict[str, Any]:
         "revisions": _revisions(seen, revision),
     }
     if revision is not None:
-        selector = replica_selector(metadata["name"], revision)
+        selector = replica_selector(metadata["name"], revision, gang=seen.gang)
         status["revision"] = revision
         status["selector"] = ",".join(f"{key}={value}" for key, value in selector.items())
     return status

@@ -6,7 +6,7 @@ plan of a pipeline names it, for requests run on it; when none does any more, it
 with a stage becomes a condition, and then nothing is changed: what serves goes on to serve.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +30,13 @@ from omnistage_operator.planning.pods import Image
 from omnistage_operator.planning.reasons import MAX_REASON_MESSAGE, explain
 from omnistage_operator.planning.settings import OperatorSettings
 from omnistage_operator.planning.stage_status import RevisionSeen, StageSeen, stage_status
-from omnistage_operator.planning.workloads import config_map, deployment, image_in, service
+from omnistage_operator.planning.workloads import (
+    WORKLOADS,
+    config_map,
+    image_in,
+    service,
+    workload,
+)
 
 __all__ = ["ObservedStage", "PlanReference", "plan_references", "plan_stage", "runtime_needed"]
 
@@ -46,6 +52,10 @@ _HOPELESS: Final = frozenset(
     }
 )
 """What another image may mend."""
+_NO_GANGS: Final = Finding(
+    reason=StageReason.LEADER_WORKER_SET_MISSING,
+    message="parallelism.nodes is more than 1, and the cluster does not know LeaderWorkerSet",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +68,7 @@ class ObservedStage:
     references: frozenset[PlanReference]
     """What the plans of its namespace name; see `plan_references`."""
     children: tuple[Json, ...]
-    """What it owns: at least its ConfigMaps, Deployments, Services and autoscalers."""
+    """What it owns: at least its ConfigMaps, workloads, Services, budgets and autoscalers."""
     pods: tuple[Json, ...]
     """Those with its label, of its namespace."""
     events: tuple[Json, ...] = ()
@@ -91,14 +101,16 @@ def plan_stage(observed: ObservedStage, settings: OperatorSettings, *, now: str)
     try:
         standing = _resolved(observed)
     except ResourceProblems as invalid:
-        return _unchanged(observed, invalid, now)
+        return _unchanged(observed, _invalid(observed, invalid), now)
+    if standing.assignment.stage.parallelism.nodes > 1 and not settings.leader_worker_sets:
+        return _unchanged(observed, _NO_GANGS, now)
     revision = standing.assignment.stage.revision
     desired = _replicas(observed.stage)
     live = _Live.of(observed.children)
     own_pods = _pods_of(observed, revision)
     finding = explain(
         desired=desired,
-        deployment=live.deployments.get(revision),
+        workload=live.workloads.get(revision),
         pods=own_pods,
         events=observed.events,
     )
@@ -107,9 +119,10 @@ def plan_stage(observed: ObservedStage, settings: OperatorSettings, *, now: str)
         revision=revision,
         finding=finding,
         revisions=_revisions(observed, live, {revision: desired}),
+        gang=standing.assignment.stage.parallelism.nodes > 1,
     )
     hopeless = finding.reason in _HOPELESS and not any(map(is_ready, own_pods))
-    began = None if hopeless or not own_pods else live.deployments.get(revision)
+    began = None if hopeless or not own_pods else live.workloads.get(revision)
     image = _image(standing, settings, began)
     return Decision(
         apply=tuple(_children(observed.stage, standing, settings, live, image)),
@@ -123,22 +136,22 @@ class _Live:
     """The children that are looked at again, by revision."""
 
     config_maps: Mapping[Revision, Json]
-    deployments: Mapping[Revision, Json]
+    workloads: Mapping[Revision, Json]
 
     @classmethod
     def of(cls, children: Iterable[Json]) -> "_Live":
         every = tuple(children)
         return cls(
-            config_maps=_by_revision(every, "ConfigMap"),
-            deployments=_by_revision(every, "Deployment"),
+            config_maps=_by_revision(every, {"ConfigMap"}),
+            workloads=_by_revision(every, WORKLOADS),
         )
 
 
-def _by_revision(children: Iterable[Json], kind: str) -> dict[Revision, Json]:
+def _by_revision(children: Iterable[Json], kinds: Container[str]) -> dict[Revision, Json]:
     return {
         revision: each
         for each in children
-        if each["kind"] == kind and (revision := _revision_of(each)) is not None
+        if each["kind"] in kinds and (revision := _revision_of(each)) is not None
     }
 
 
@@ -195,41 +208,60 @@ def _children(
     revision = standing.assignment.stage.revision
     children = [
         service_account(stage, settings),
-        network_policy(stage, settings),
-        disruption_budget(stage),
+        network_policy(stage, standing, settings),
         config_map(stage, standing, live.config_maps.get(revision)),
         service(stage, standing),
-        deployment(stage, standing, image, _replicas(stage)),
+        workload(stage, standing, image, _replicas(stage)),
     ]
+    if _may_be_several(stage, standing):
+        children.append(disruption_budget(stage))
     if standing.autoscaling is not None:
         children.append(autoscaler(stage, standing.autoscaling))
     return children
 
 
+def _may_be_several(stage: Json, standing: StandingStage) -> bool:
+    """Whether there is anything to spread an eviction over; a budget for one replica keeps none."""
+    scaling = standing.autoscaling
+    return _replicas(stage) > 1 or (scaling is not None and scaling.max_replicas > 1)
+
+
 def _unused(observed: ObservedStage, standing: StandingStage) -> list[Json]:
-    """Children of revisions that nobody names any more, and an autoscaler that is not wanted."""
+    """Children of revisions that nobody names any more, and guards that are not wanted."""
     name = observed.stage["metadata"]["name"]
+    unwanted = {
+        kind
+        for kind, wanted in (
+            ("HorizontalPodAutoscaler", standing.autoscaling is not None),
+            ("PodDisruptionBudget", _may_be_several(observed.stage, standing)),
+        )
+        if not wanted
+    }
     own = standing.assignment.stage.revision
     kept = {own} | {revision for stage, revision in observed.references if stage == name}
     return [
         each
         for each in observed.children
         if ((revision := _revision_of(each)) is not None and revision not in kept)
-        or (each["kind"] == "HorizontalPodAutoscaler" and standing.autoscaling is None)
+        or each["kind"] in unwanted
     ]
 
 
-def _unchanged(observed: ObservedStage, invalid: ResourceProblems, now: str) -> Decision:
-    """What follows when a stage cannot be resolved: a status, and nothing else."""
+def _invalid(observed: ObservedStage, invalid: ResourceProblems) -> Finding:
     message = "; ".join(str(problem) for problem in invalid.problems)
     missing = runtime_needed(observed.stage) is not None and observed.runtime is None
+    return Finding(
+        reason=StageReason.RUNTIME_MISSING if missing else StageReason.GRAPH_INVALID,
+        message=message[:MAX_REASON_MESSAGE],
+    )
+
+
+def _unchanged(observed: ObservedStage, finding: Finding, now: str) -> Decision:
+    """What follows when a stage cannot be run: a status, and nothing else."""
     seen = StageSeen(
         stage=observed.stage,
         revision=None,
-        finding=Finding(
-            reason=StageReason.RUNTIME_MISSING if missing else StageReason.GRAPH_INVALID,
-            message=message[:MAX_REASON_MESSAGE],
-        ),
+        finding=finding,
         revisions=_revisions(observed, _Live.of(observed.children), {}),
     )
     return Decision(status=stage_status(seen, now))
@@ -240,8 +272,7 @@ def _revisions(
 ) -> tuple[RevisionSeen, ...]:
     """What is there of each revision: a workload, or pods that are left of one."""
     desired = {
-        revision: int(each["spec"].get("replicas", 1))
-        for revision, each in live.deployments.items()
+        revision: int(each["spec"].get("replicas", 1)) for revision, each in live.workloads.items()
     }
     left = {revision: 0 for pod in observed.pods if (revision := _revision_of(pod)) is not None}
     return tuple(

@@ -1,8 +1,8 @@
-"""What runs one revision of a stage: its assignment, its Deployment, and the Service to find it by.
+"""What runs one revision of a stage: its assignment, its workload, and the Service to find it by.
 
 All three carry the revision in their names, so that an old and a new one stand side by side; none of
-them ever changes but for the number of replicas. A replica that spans nodes would be another workload
-around the same pods: `deployment` is the one place that says which.
+them ever changes but for the number of replicas. The workload is a Deployment, and where a replica
+spans nodes a LeaderWorkerSet around the same pods, whose leaders are what counts, serves and is found.
 """
 
 from typing import Any, Final
@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from omnistage_common.pipeline.assignments import encode_assignment
 from omnistage_common.pipeline.standing import StandingStage
 from omnistage_operator.planning.decisions import Json
-from omnistage_operator.planning.labels import replica_labels, replica_selector
-from omnistage_operator.planning.names import child_name, service_name
+from omnistage_operator.planning.labels import GangRole, replica_labels, replica_selector
+from omnistage_operator.planning.names import child_name, gang_name, service_name
 from omnistage_operator.planning.plans import owner_reference
 from omnistage_operator.planning.pods import (
     ASSIGNMENT_KEY,
@@ -23,10 +23,14 @@ from omnistage_operator.planning.pods import (
     pod_template,
 )
 
-__all__ = ["child", "config_map", "deployment", "image_in", "service"]
+__all__ = ["WORKLOADS", "child", "config_map", "image_in", "service", "workload"]
 
-_PROGRESS_SECONDS: Final = 3600
-"""Until a cluster calls a rollout stuck: models of hundreds of gigabytes are loaded from afar."""
+WORKLOADS: Final = frozenset({"Deployment", "LeaderWorkerSet"})
+"""Kinds."""
+
+_NO_DEADLINE: Final = 2**31 - 1
+"""What a cluster takes for none. Whether a rollout is stuck, and why, is for the `Stage` to say: models
+of hundreds of gigabytes are loaded from afar."""
 
 
 def child(
@@ -68,7 +72,7 @@ def config_map(stage: Json, standing: StandingStage, live: Json | None) -> dict[
     )
 
 
-def deployment(stage: Json, standing: StandingStage, image: Image, replicas: int) -> dict[str, Any]:
+def workload(stage: Json, standing: StandingStage, image: Image, replicas: int) -> dict[str, Any]:
     """What runs the replicas of a revision.
 
     Args:
@@ -77,6 +81,13 @@ def deployment(stage: Json, standing: StandingStage, image: Image, replicas: int
         image: What they run.
         replicas: How many.
     """
+    gang = standing.assignment.stage.parallelism.nodes > 1
+    return (_leader_worker_set if gang else _deployment)(stage, standing, image, replicas)
+
+
+def _deployment(
+    stage: Json, standing: StandingStage, image: Image, replicas: int
+) -> dict[str, Any]:
     name, revision = stage["metadata"]["name"], standing.assignment.stage.revision
     return _of_revision(
         stage,
@@ -85,13 +96,42 @@ def deployment(stage: Json, standing: StandingStage, image: Image, replicas: int
         spec={
             "replicas": replicas,
             "revisionHistoryLimit": 0,
-            "progressDeadlineSeconds": _PROGRESS_SECONDS,
+            "progressDeadlineSeconds": _NO_DEADLINE,
             "selector": {"matchLabels": replica_selector(name, revision)},
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
             },
             "template": pod_template(name, standing, image, child_name(name, revision)),
+        },
+    )
+
+
+def _leader_worker_set(
+    stage: Json, standing: StandingStage, image: Image, replicas: int
+) -> dict[str, Any]:
+    """A gang of pods for each replica; when one of them ends, all of them start anew."""
+    own = standing.assignment.stage
+    name = stage["metadata"]["name"]
+
+    def template(role: GangRole) -> dict[str, Any]:
+        return pod_template(name, standing, image, child_name(name, own.revision), role)
+
+    return child(
+        stage,
+        "leaderworkerset.x-k8s.io/v1",
+        "LeaderWorkerSet",
+        gang_name(name, own.revision),
+        replica_labels(name, own.revision),
+        spec={
+            "replicas": replicas,
+            "startupPolicy": "LeaderCreated",
+            "leaderWorkerTemplate": {
+                "size": own.parallelism.nodes,
+                "restartPolicy": "RecreateGroupOnPodRestart",
+                "leaderTemplate": template(GangRole.LEADER),
+                "workerTemplate": template(GangRole.FOLLOWER),
+            },
         },
     )
 
@@ -107,7 +147,9 @@ def service(stage: Json, standing: StandingStage) -> dict[str, Any]:
         replica_labels(name, revision),
         spec={
             "clusterIP": "None",
-            "selector": replica_selector(name, revision),
+            "selector": replica_selector(
+                name, revision, gang=standing.assignment.stage.parallelism.nodes > 1
+            ),
             "ports": [
                 {"name": "grpc", "port": GRPC_PORT, "targetPort": GRPC_PORT, "protocol": "TCP"}
             ],
@@ -116,8 +158,10 @@ def service(stage: Json, standing: StandingStage) -> dict[str, Any]:
 
 
 def image_in(live: Json) -> Image | None:
-    """What the pods of a Deployment run."""
-    for container in live["spec"]["template"]["spec"]["containers"]:
+    """What the pods of a workload run."""
+    spec = live["spec"]
+    template = spec.get("template") or spec["leaderWorkerTemplate"]["workerTemplate"]
+    for container in template["spec"]["containers"]:
         if container["name"] == CONTAINER:
             return Image(reference=container["image"], pull_policy=container.get("imagePullPolicy"))
     return None

@@ -13,6 +13,7 @@ from omnistage_common.errors import OmnistageError, SetupError
 from omnistage_common.pipeline.assignments import Assignment, read_assignment
 from omnistage_common.processes import exit_with_parent
 from omnistage_common.telemetry import configure_logging
+from omnistage_stage.following import Follower
 from omnistage_stage.server import StageServer
 from omnistage_stage.settings import StageSettings, parse_settings
 
@@ -40,7 +41,10 @@ def main() -> None:
 
 
 async def _serve(settings: StageSettings, assignment: Assignment) -> None:
-    await StageServer(settings, assignment).run()
+    if settings.gang is not None and settings.gang.rank > 0:
+        await Follower(settings, assignment).run()
+    else:
+        await StageServer(settings, assignment).run()
 
 
 if __name__ == "__main__":

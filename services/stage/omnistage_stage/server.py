@@ -21,17 +21,16 @@ from prometheus_client import CollectorRegistry, start_http_server
 from omnistage_common.addresses import Address, reachable
 from omnistage_common.channels import SERVER_OPTIONS
 from omnistage_common.errors import OmnistageError, SetupError
-from omnistage_common.ids import OutputName, ReplicaId, new_incarnation, this_host
+from omnistage_common.ids import ReplicaId, new_incarnation, this_host
 from omnistage_common.links.frames import Phase
 from omnistage_common.pipeline.assignments import Assignment
-from omnistage_common.pipeline.plan import EdgeMode, StagePlan
 from omnistage_common.processes import settle_heap
 from omnistage_common.signals import StopSignals
 from omnistage_common.telemetry import new_registry
 from omnistage_common.tensors import SHARED_MEMORY_FOLDER, TensorPlane, remove_stale
 from omnistage_common.transfers import transports_for
-from omnistage_stage.engines.protocol import EngineSpec, InputSpec
 from omnistage_stage.engines.registry import make_engine
+from omnistage_stage.engines.specs import spec_of
 from omnistage_stage.service.admission import Admission
 from omnistage_stage.service.draining import Drain
 from omnistage_stage.service.lifecycle import Lifecycle
@@ -42,7 +41,7 @@ from omnistage_stage.service.servicer import SERVICE_NAMES, register
 from omnistage_stage.service.subscriptions import Outlets
 from omnistage_stage.settings import StageSettings
 
-__all__ = ["StageServer"]
+__all__ = ["LIVENESS", "StageServer", "bind", "serve_metrics"]
 
 _log = structlog.get_logger()
 
@@ -136,8 +135,8 @@ class StageServer:
         reflection.enable_server_reflection(
             (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
-        _bind(server, self._settings.listen)
-        metrics = _serve_metrics(self._settings.metrics, self._registry)
+        bind(server, self._settings.listen)
+        metrics = serve_metrics(self._settings.metrics, self._registry)
         remove_stale(SHARED_MEMORY_FOLDER)
         await server.start()
         _log.info("listening", address=str(self._settings.listen))
@@ -151,33 +150,11 @@ class StageServer:
             metrics()
 
 
-def _consumed(stage: StagePlan) -> dict[OutputName, InputSpec]:
-    """What may arrive at a stage, from the request and from its producers."""
-    consumed = {item.name: InputSpec(kind=item.kind) for item in stage.consumes}
-    for item in stage.receives:
-        consumed[item.name] = InputSpec(
-            kind=item.kind,
-            streams=item.mode is EdgeMode.STREAM,
-            context_frames=item.context_frames,
-        )
-    return consumed
-
-
 def _new_replica(
     settings: StageSettings, assignment: Assignment, registry: CollectorRegistry
 ) -> Replica:
     stage = assignment.stage
-    engine = make_engine(
-        stage.engine,
-        EngineSpec(
-            stage=stage.name,
-            model=stage.model,
-            args=stage.engine_args,
-            max_running=stage.limits.max_running,
-            produces={item.name: item.kind for item in stage.produces},
-            consumes=_consumed(stage),
-        ),
-    )
+    engine = make_engine(stage.engine, spec_of(assignment, settings.gang))
     incarnation, host = new_incarnation(), this_host()
     plane = TensorPlane(
         incarnation=incarnation,
@@ -204,7 +181,12 @@ def _new_replica(
     )
 
 
-def _bind(server: grpc.aio.Server, address: Address) -> None:
+def bind(server: grpc.aio.Server, address: Address) -> None:
+    """Has a server listen.
+
+    Raises:
+        SetupError: The address is taken, or not of this host.
+    """
     try:
         server.add_insecure_port(str(address))
     except RuntimeError as taken:
@@ -215,8 +197,12 @@ def _bind(server: grpc.aio.Server, address: Address) -> None:
         ) from taken
 
 
-def _serve_metrics(address: Address | None, registry: CollectorRegistry) -> Callable[[], None]:
-    """Starts the metrics endpoint; the returned function stops it."""
+def serve_metrics(address: Address | None, registry: CollectorRegistry) -> Callable[[], None]:
+    """Starts the metrics endpoint; the returned function stops it.
+
+    Raises:
+        SetupError: The address cannot be listened on.
+    """
     if address is None:
         return lambda: None
     try:

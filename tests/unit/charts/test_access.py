@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from omnistage_common.cluster.kinds import KINDS, ResourceKind
-from omnistage_operator.controllers.stages import CHILD_KINDS
+from omnistage_operator.controllers.stages import child_kinds
 from omnistage_operator.controllers.watching import watch_everything
+from omnistage_operator.planning.settings import OperatorSettings
 from unit.charts.rendering import Manifest, Rendered, render
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ OPERATOR: Final[Rights] = {
     ("apps", "deployments"): KEEP,
     ("autoscaling", "horizontalpodautoscalers"): KEEP,
     ("events.k8s.io", "events"): {"create", "list", "watch"},
+    ("leaderworkerset.x-k8s.io", "leaderworkersets"): KEEP,
     ("networking.k8s.io", "networkpolicies"): KEEP,
     ("policy", "poddisruptionbudgets"): KEEP,
 }
@@ -59,7 +61,6 @@ GATEWAY: Final[Rights] = {
 NOT_USED: Final = {
     ("", "nodes"),
     ("discovery.k8s.io", "endpointslices"),
-    ("leaderworkerset.x-k8s.io", "leaderworkersets"),
 }
 """Kinds that the operator knows and asks for nothing of."""
 
@@ -140,7 +141,10 @@ class Noted:
 
 def test_the_operator_may_watch_what_it_watches_and_nothing_else() -> None:
     noted = Noted()
-    watch_everything(cast("Caches", noted), gateways="gateways")
+    settings = OperatorSettings(
+        stage_image="stage:1", gateway_namespace="gateways", leader_worker_sets=True
+    )
+    watch_everything(cast("Caches", noted), settings)
 
     watched = {(kind.group, kind.plural) for kind in noted.kinds}
     allowed = OPERATOR | OPERATOR_IN_THE_CLUSTER
@@ -148,7 +152,7 @@ def test_the_operator_may_watch_what_it_watches_and_nothing_else() -> None:
 
 
 def test_the_operator_may_make_what_stages_own_and_the_stages_of_pipelines() -> None:
-    owned = {(kind.group, kind.plural) for kind in CHILD_KINDS}
+    owned = {(kind.group, kind.plural) for kind in child_kinds(leader_worker_sets=True)}
 
     assert {kind for kind, verbs in OPERATOR.items() if verbs == KEEP} == owned | {(OURS, "stages")}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from omnistage_common.addresses import Address
+from omnistage_stage.engines.protocol import Gang
 from omnistage_stage.settings import StageSettings, parse_settings
 
 NEEDED = ["--assignment", "thinker.json", "--listen", "127.0.0.1:7001"]
@@ -16,6 +17,7 @@ def test_what_is_needed_is_enough() -> None:
         replica=None,
         listen=Address(host="127.0.0.1", port=7001),
         metrics=None,
+        gang=None,
         exit_with_parent=False,
         log_level="INFO",
     )
@@ -23,13 +25,26 @@ def test_what_is_needed_is_enough() -> None:
 
 def test_everything_can_be_said() -> None:
     more = ["--replica", "thinker-3", "--metrics", "[::1]:9001", "--exit-with-parent"]
+    gang = ["--gang-leader", "thinker-3-0.thinker", "--gang-rank", "1"]
 
-    settings = parse_settings([*NEEDED, *more, "--log-level", "DEBUG"])
+    settings = parse_settings([*NEEDED, *more, *gang, "--log-level", "DEBUG"])
 
     assert settings.replica == "thinker-3"
     assert settings.metrics == Address(host="::1", port=9001)
+    assert settings.gang == Gang(leader="thinker-3-0.thinker", rank=1)
     assert settings.exit_with_parent
     assert settings.log_level == "DEBUG"
+
+
+@pytest.mark.parametrize("half", [["--gang-leader", "thinker-3-0"], ["--gang-rank", "1"]])
+def test_a_place_in_a_gang_is_said_whole(
+    half: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_settings([*NEEDED, *half])
+
+    assert ended.value.code == 2
+    assert "--gang-leader and --gang-rank go together" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--assignment", "--listen"])

@@ -20,6 +20,9 @@ it in a way that holds its owner's deletion back takes `update` on the owner's f
 - apiGroups: [apps]
   resources: [deployments]
   verbs: {{ toJson $own }}
+- apiGroups: [leaderworkerset.x-k8s.io] # where the cluster knows it
+  resources: [leaderworkersets]
+  verbs: {{ toJson $own }}
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]
   verbs: {{ toJson $own }}

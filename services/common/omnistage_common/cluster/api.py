@@ -125,6 +125,15 @@ class Api:
             uid=about_us.get("uid", ""),
         )
 
+    async def serves(self, kind: ResourceKind) -> bool:
+        """Whether the server knows a kind, at this version."""
+        request = self._request(f"get {kind.group}", "GET", f"/apis/{kind.api_version}")
+        try:
+            answer = decoded_object(request, await self._send(request, "apis"))
+        except ObjectNotFound:
+            return False
+        return any(each.get("name") == kind.plural for each in answer.get("resources", ()))
+
     async def get(self, kind: ResourceKind, key: ObjectKey) -> Manifest:
         """Reads one object.
 

@@ -14,6 +14,7 @@ from omnistage_common.pipeline.plan import (
     InputPlan,
     Limits,
     Origin,
+    ParallelPlan,
     ProducePlan,
     ReceivePlan,
     StagePlan,
@@ -92,6 +93,7 @@ def resolve_stage(
         env=_env(selection, stage, log),
         revision=Revision(""),
         receives=around.receives,
+        parallelism=log.last(f"{path}.parallelism", _parallelism(stage)),
     )
     return replace(plan, revision=stage_revision(plan, _pod(selection, stage, around)))
 
@@ -138,6 +140,13 @@ def _replica_counts(
     yield (selection.graph.origin if given else Origin.BUILT_IN), defaults.replicas
     for each in stage.written:
         yield each.origin, _replicas(each.settings)
+
+
+def _parallelism(stage: StageSelection) -> Iterator[tuple[Origin, ParallelPlan]]:
+    yield Origin.BUILT_IN, ParallelPlan()
+    for each in stage.written:
+        if each.settings.parallelism is not None:
+            yield each.origin, ParallelPlan(**each.settings.parallelism.model_dump())
 
 
 def _replicas(settings: StageSettings) -> int | None:
@@ -236,9 +245,6 @@ def _pod(selection: Selection, stage: StageSelection, around: Surroundings) -> d
         pod["drain"] = around.drain
     if around.transport is not TransportChoice.AUTO:
         pod["transport"] = around.transport.value
-    for each in stage.written:
-        if each.settings.parallelism is not None:
-            pod["parallelism"] = each.settings.parallelism.model_dump(exclude_defaults=True)
     secrets = {
         variable.name: variable.secret_key.model_dump(by_alias=True)
         for _, variable in final_variables(selection, stage)

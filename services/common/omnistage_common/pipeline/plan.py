@@ -35,6 +35,7 @@ __all__ = [
     "Modality",
     "Origin",
     "OutputPlan",
+    "ParallelPlan",
     "PipelinePlan",
     "ProducePlan",
     "ReceivePlan",
@@ -140,6 +141,19 @@ class Limits(Struct, frozen=True, kw_only=True):
     engine takes them there; 0: none."""
 
 
+class ParallelPlan(Struct, frozen=True, kw_only=True):
+    """How one replica spreads over devices."""
+
+    tensor: int = 1
+    """Devices that share every layer."""
+    pipeline: int = 1
+    """Groups of layers, each on devices of its own."""
+    data: int = 1
+    """Copies of the model."""
+    nodes: int = 1
+    """Nodes that the devices are on, as many on each."""
+
+
 class StagePlan(Struct, frozen=True, kw_only=True):
     """All that one stage's replicas need to know."""
 
@@ -160,6 +174,7 @@ class StagePlan(Struct, frozen=True, kw_only=True):
     """Content hash of everything that makes its pods: not of `name` and `replicas`."""
     receives: tuple[ReceivePlan, ...] = ()
     """By name; an output that several stages make arrives under one name."""
+    parallelism: ParallelPlan = ParallelPlan()
 
 
 class ChunkPlan(Struct, frozen=True, kw_only=True):

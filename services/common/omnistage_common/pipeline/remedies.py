@@ -103,6 +103,13 @@ _REMEDIES: Final[dict[StageReason, tuple[str, ...]]] = {
             " lists those that there are."
         ),
     ),
+    StageReason.LEADER_WORKER_SET_MISSING: (
+        (
+            "Install LeaderWorkerSet in the cluster and start the operator anew: `kubectl rollout"
+            " restart` of its Deployment."
+        ),
+        "Or let a replica have one node: remove `parallelism.nodes`.",
+    ),
     StageReason.RUNTIME_MISSING: (
         (
             "Apply the StageRuntime, or correct `runtime.name`; `kubectl get stageruntimes` lists those"

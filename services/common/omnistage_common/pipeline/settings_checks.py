@@ -11,6 +11,7 @@ from omnistage_common.pipeline.problems import Place, Problem, shown
 from omnistage_common.pipeline.quantities import seconds_of
 from omnistage_common.pipeline.resources import (
     EnvVar,
+    Parallelism,
     Port,
     ReceivedPort,
     RequestInput,
@@ -42,6 +43,8 @@ def settings_problems(selection: Selection) -> tuple[Problem, ...]:
 def stage_settings_problems(settings: StageSettings, place: Place) -> Iterator[Problem]:
     """Everything wrong with the settings of one stage, wherever they stand."""
     yield from env_problems(settings.env, place.at("env"))
+    if settings.parallelism is not None:
+        yield from _uneven(settings.parallelism, place.at("parallelism", "nodes"))
     scaling = settings.autoscaling
     if scaling is None:
         return
@@ -54,6 +57,15 @@ def stage_settings_problems(settings: StageSettings, place: Place) -> Iterator[P
         yield place.at("autoscaling", "minReplicas").problem(
             f"is {scaling.min_replicas}, which is more than maxReplicas {scaling.max_replicas}",
             "make it at most as many",
+        )
+
+
+def _uneven(parallelism: Parallelism, place: Place) -> Iterator[Problem]:
+    devices = parallelism.tensor * parallelism.pipeline * parallelism.data
+    if devices % parallelism.nodes:
+        yield place.problem(
+            f"is {parallelism.nodes}, over which {devices} devices cannot be spread evenly",
+            "make `tensor` times `pipeline` times `data` a multiple of it",
         )
 
 

@@ -8,7 +8,7 @@ pipeline, so that both sides name the same pods without asking each other.
 
 from dataclasses import dataclass
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from omnistage_common.ids import StageName
 from omnistage_common.pipeline.assignments import Assignment
@@ -20,7 +20,7 @@ from omnistage_common.pipeline.merging import (
 )
 from omnistage_common.pipeline.origins import OriginLog
 from omnistage_common.pipeline.overrides import command_line_of
-from omnistage_common.pipeline.plan import PipelinePlan, StagePlan
+from omnistage_common.pipeline.plan import ParallelPlan, PipelinePlan, StagePlan
 from omnistage_common.pipeline.problems import ResourceProblems, raise_errors
 from omnistage_common.pipeline.quantities import duration_of
 from omnistage_common.pipeline.resolver import plan_of, selected
@@ -183,7 +183,7 @@ def _placement(
             replicas=None if scaling is not None else plan.replicas,
             autoscaling=scaling,
             runtime=_reference(stage.runtime),
-            parallelism=_parallelism(stage),
+            parallelism=_parallelism(plan),
             model=plan.model or None,
             engine_args=plan.engine_args,
             env=tuple(variable for _, variable in final_variables(selection, stage)),
@@ -234,9 +234,10 @@ def _autoscaling(stage: StageSelection) -> Autoscaling | None:
     return None
 
 
-def _parallelism(stage: StageSelection) -> Parallelism | None:
-    said = [each.settings.parallelism for each in stage.written if each.settings.parallelism]
-    return said[-1] if said else None
+def _parallelism(plan: StagePlan) -> Parallelism | None:
+    if plan.parallelism == ParallelPlan():
+        return None
+    return Parallelism(**asdict(plan.parallelism))
 
 
 def _replicas_written(stage: StageSelection) -> bool:

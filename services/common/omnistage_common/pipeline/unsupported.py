@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from omnistage_common.pipeline.merging import final_variables
 from omnistage_common.pipeline.problems import Place, Problem, Severity
-from omnistage_common.pipeline.resources import EnvVar, Parallelism
+from omnistage_common.pipeline.resources import EnvVar
 from omnistage_common.pipeline.selecting import Selection, StageSelection
 
 __all__ = ["unsupported_problems"]
@@ -15,17 +15,17 @@ __all__ = ["unsupported_problems"]
 
 def unsupported_problems(selection: Selection, *, in_cluster: bool) -> tuple[Problem, ...]:
     """Everything in a pipeline that would not be done as it is written, in a cluster or locally."""
-    gaps = (_parallelism,) if in_cluster else (_parallelism, _secrets, _no_replicas, _autoscaling)
+    gaps = () if in_cluster else (_nodes, _secrets, _no_replicas, _autoscaling)
     return tuple(problem for gap in gaps for problem in gap(selection))
 
 
-def _parallelism(selection: Selection) -> Iterator[Problem]:
+def _nodes(selection: Selection) -> Iterator[Problem]:
     for stage in selection.stages:
         for written in stage.written:
-            if written.settings.parallelism not in {None, Parallelism()}:
-                yield written.place.at("parallelism").problem(
-                    "spreads a replica over devices, which this release does not do",
-                    "remove it, or use the engine's own argument in `engineArgs`",
+            parallelism = written.settings.parallelism
+            if parallelism is not None and parallelism.nodes > 1:
+                yield written.place.at("parallelism", "nodes").problem(
+                    f"is {parallelism.nodes}; one machine is one node", "remove it"
                 )
 
 

@@ -30,6 +30,7 @@ from omnistage_common.payloads import (
     Tensor,
     TensorHeader,
 )
+from omnistage_common.pipeline.plan import ParallelPlan
 from omnistage_common.tensors import PageLock
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
     "EngineResult",
     "EngineSpec",
     "FinishReason",
+    "Gang",
+    "GangMember",
     "InputSpec",
     "Outputs",
     "Place",
@@ -59,6 +62,16 @@ class InputSpec(Struct, frozen=True, kw_only=True):
     """Frames before a chunk that a decoder without state looks at again."""
 
 
+class Gang(Struct, frozen=True, kw_only=True):
+    """The processes of a replica that spans nodes, one on each, and which of them this one is."""
+
+    leader: str
+    """Host name or address of the one that serves. Its name is known from the start, its process may
+    come up later than this one."""
+    rank: int
+    """From 0, the leader's."""
+
+
 class EngineSpec(Struct, frozen=True, kw_only=True):
     """What an engine is told when it is made."""
 
@@ -73,6 +86,10 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     """Outputs that the template expects from this stage, and what each is."""
     consumes: Mapping[OutputName, InputSpec] = {}
     """What may arrive at it, from the request or from other stages."""
+    parallelism: ParallelPlan = ParallelPlan()
+    """Anything but one device only where the engine's class says `takes_parallelism = True`."""
+    gang: Gang | None = None
+    """None where the replica is this one process; else the engine is a `GangMember`."""
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
@@ -240,6 +257,22 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Lets go of everything. Called once, after the last `run` has returned."""
+
+
+@runtime_checkable
+class GangMember(Protocol):
+    """What an engine is, too, whose replica may span nodes.
+
+    The leader's is loaded, probed and run like any other; `load` returns when all members have come.
+    A member that is lost fails the leader's next `probe` or `run`, for the gang starts anew as a whole.
+    """
+
+    async def follow(self) -> None:
+        """Computes for the leader until that ends; called instead of `load`, on all other nodes.
+
+        Raises:
+            SetupError: The leader does not come, or does not take it.
+        """
 
 
 @runtime_checkable

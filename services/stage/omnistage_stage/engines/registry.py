@@ -4,7 +4,14 @@ from importlib.metadata import EntryPoint, entry_points
 
 from omnistage_common.errors import MissingDependency, OmnistageError, SetupError, truncated
 from omnistage_common.ids import EngineName
-from omnistage_stage.engines.protocol import ENTRY_POINT_GROUP, Engine, EngineFactory, EngineSpec
+from omnistage_common.pipeline.plan import ParallelPlan
+from omnistage_stage.engines.protocol import (
+    ENTRY_POINT_GROUP,
+    Engine,
+    EngineFactory,
+    EngineSpec,
+    GangMember,
+)
 
 __all__ = ["find_engine", "make_engine"]
 
@@ -37,11 +44,18 @@ def make_engine(name: EngineName, spec: EngineSpec) -> Engine:
     """The engine registered under that name, made but not loaded.
 
     Raises:
-        SetupError: As `find_engine`; or its class refuses the spec, or raises whatever else.
+        SetupError: As `find_engine`; or it takes no parallelism; or its class refuses the spec, or
+            raises whatever else.
     """
     factory = find_engine(name)
+    if spec.parallelism != ParallelPlan() and not getattr(factory, "takes_parallelism", False):
+        raise SetupError(
+            f"engine {name!r} runs on one device; remove `parallelism` of stage {spec.stage}, or use"
+            " an argument of the engine",
+            field="parallelism",
+        )
     try:
-        return factory(spec)
+        engine = factory(spec)
     except OmnistageError:
         raise
     except Exception as failure:
@@ -49,6 +63,12 @@ def make_engine(name: EngineName, spec: EngineSpec) -> Engine:
             truncated(f"engine {name!r} of stage {spec.stage} cannot be made: {failure!r}"),
             field="engine",
         ) from failure
+    if spec.gang is not None and not isinstance(engine, GangMember):
+        raise SetupError(
+            f"engine {name!r} runs on one node; remove `parallelism.nodes` of stage {spec.stage}",
+            field="parallelism.nodes",
+        )
+    return engine
 
 
 def _load(point: EntryPoint) -> EngineFactory:

@@ -8,7 +8,8 @@ real engine that costs nothing. It is never presented as a model. What it emits 
 
 It can stand in for a stage that streams, too: one that paces its steps by what arrives (`follows`,
 as a talker speaks no faster than the text is written), and one that converts what arrives
-(`converts`, as a vocoder turns frames into samples).
+(`converts`, as a vocoder turns frames into samples). Where its replica spans nodes, its processes
+meet, and the loss of one fails what runs.
 """
 
 import asyncio
@@ -34,6 +35,7 @@ from omnistage_common.payloads import (
 )
 from omnistage_stage.engines.arguments import parse_arguments
 from omnistage_stage.engines.protocol import EngineRequest, EngineResult, EngineSpec, Outputs
+from omnistage_stage.engines.rendezvous import Meeting, attend, resolved
 
 __all__ = ["SimulatedArgs", "SimulatedEngine"]
 
@@ -112,7 +114,11 @@ class _Job:
 class SimulatedEngine:
     """See the module."""
 
+    takes_parallelism: Final = True
+
     def __init__(self, spec: EngineSpec) -> None:
+        self._spec = spec
+        self._meeting = Meeting(spec.parallelism.nodes, lost=self._lost)
         self._args: Final = parse_arguments(spec.args, SimulatedArgs)
         unknown = set(self._args.outputs) ^ set(spec.produces)
         if unknown:
@@ -138,17 +144,29 @@ class SimulatedEngine:
         )
 
     async def load(self) -> None:
-        """Waits `load_seconds` and starts the step loop."""
+        """Waits for the gang and for `load_seconds`, and starts the step loop.
+
+        Raises:
+            SetupError: A member of the gang does not come.
+        """
+        if self._spec.gang is not None:
+            await self._meeting.open(await resolved(self._spec.gang.leader))
         await asyncio.sleep(self._args.load_seconds)
         self._steps = asyncio.create_task(self._step_loop(), name="simulated step loop")
 
     async def probe(self) -> None:
-        """The loop must be running."""
+        """The loop must be running, and the gang be whole."""
+        self._check_gang()
         if self._steps is None or self._steps.done():
             raise EngineFailed("the step loop of the simulated engine is not running")
 
     async def run(self, request: EngineRequest, outputs: Outputs) -> EngineResult:
-        """Emits what `engineArgs` say, step by step."""
+        """Emits what `engineArgs` say, step by step.
+
+        Raises:
+            EngineFailed: As told to, or a member of the gang is lost.
+        """
+        self._check_gang()
         if self._args.converts is not None:
             return await self._convert(request, outputs, self._args.converts)
         wanted = request.parameters.max_tokens
@@ -212,10 +230,30 @@ class SimulatedEngine:
         return rows * conversion.rows_out
 
     async def close(self) -> None:
-        """Ends the step loop."""
+        """Ends the step loop, and lets the gang go."""
+        await self._meeting.close()
         if self._steps is not None:
             self._steps.cancel()
             await asyncio.wait((self._steps,))
+
+    async def follow(self) -> None:
+        """Stays as long as the leader does.
+
+        Raises:
+            SetupError: The leader does not come.
+        """
+        if self._spec.gang is not None:
+            await attend(self._spec.gang)
+
+    def _check_gang(self) -> None:
+        if self._spec.gang is not None and self._meeting.missing:
+            raise EngineFailed(f"members of the gang are lost: {self._meeting.missing}")
+
+    def _lost(self, rank: int) -> None:
+        for job in tuple(self._jobs):
+            self._jobs.pop(job, None)
+            if not job.done.done():
+                job.done.set_exception(EngineFailed(f"member {rank} of the gang is lost"))
 
     async def _step_loop(self) -> None:
         while True:

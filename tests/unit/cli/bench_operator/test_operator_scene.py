@@ -1,5 +1,6 @@
 """The objects that the operator's benchmark works on, and what its gateway says of them."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -28,6 +29,19 @@ def test_each_pipeline_stands_and_has_three_stages_that_compute_nothing(scene: S
     standing = stand_alone(load_objects([pipelines[0], scene.template(), scene.runtime()]))
     assert tuple(stage.name for stage in standing.plan.stages) == STAGE_NAMES
     assert {stage.engine for stage in standing.plan.stages} == {"simulated"}
+
+
+def test_pipelines_are_spread_over_namespaces_of_the_run(scene: Scene) -> None:
+    made = {each["metadata"]["name"] for each in scene.namespaces()}
+    used = Counter(each["metadata"]["namespace"] for each in scene.pipelines())
+
+    assert used.keys() == set(scene.spaces) == made - {scene.name}
+    assert max(used.values()) <= 50
+    assert all(
+        scene.chosen == "=".join(label)
+        for each in scene.namespaces()
+        for label in each["metadata"]["labels"].items()
+    )
 
 
 def test_pods_of_the_run_fit_on_its_nodes_and_on_no_others(scene: Scene) -> None:
@@ -79,18 +93,20 @@ def test_a_gateway_serves_the_current_revision_once_its_stages_are_ready() -> No
 
 
 def test_the_operator_understands_how_it_is_started(tmp_path: Any) -> None:
-    order = OperatorOrder(namespace="ns", kubeconfig=tmp_path / "config", context="there")
+    order = OperatorOrder(
+        namespace="ns", watched=("a", "b"), kubeconfig=tmp_path / "config", context="there"
+    )
 
     settings = parse_settings(order.arguments(18080))
 
-    assert (settings.namespace, settings.watched) == ("ns", ("ns",))
+    assert (settings.namespace, settings.watched) == ("ns", ("a", "b"))
     assert (settings.kubeconfig, settings.context) == (tmp_path / "config", "there")
     assert str(settings.metrics) == "127.0.0.1:18080"
     assert settings.planning.gateway_namespace == "ns"
 
 
 def test_without_a_kubeconfig_the_operator_takes_what_kubectl_takes() -> None:
-    settings = parse_settings(OperatorOrder(namespace="ns").arguments(18080))
+    settings = parse_settings(OperatorOrder(namespace="ns", watched=("a",)).arguments(18080))
 
     assert settings.kubeconfig is None
     assert settings.context is None

@@ -196,6 +196,11 @@ PIPELINE = [
         "p.yaml:50: spec.stages[thinker].replicas: is 2 beside `autoscaling` (keep one of them)",
     ),
     (
+        [("      engineArgs: {width: 3}", "      parallelism: {tensor: 4, pipeline: 2, nodes: 3}")],
+        ("p.yaml:50: spec.stages[thinker].parallelism.nodes: is 3, over which 8 devices cannot be "
+        "spread evenly (make `tensor` times `pipeline` times `data` a multiple of it)"),
+    ),
+    (
         [("      engineArgs: {width: 3}", "      autoscaling: {minReplicas: 4, maxReplicas: 3}")],
         ("p.yaml:50: spec.stages[thinker].autoscaling.minReplicas: is 4, which is more than "
         "maxReplicas 3 (make it at most as many)"),
@@ -251,10 +256,10 @@ def test_a_pipeline_that_cannot_work_is_refused(
 
 UNSUPPORTED = [
     (
-        ("      engineArgs: {width: 3}", "      parallelism: {tensor: 2}"),
+        ("      engineArgs: {width: 3}", "      parallelism: {tensor: 2, nodes: 2}"),
         Severity.ERROR,
-        ("p.yaml:50: spec.stages[thinker].parallelism: spreads a replica over devices, which this "
-        "release does not do (remove it, or use the engine's own argument in `engineArgs`)"),
+        ("p.yaml:50: spec.stages[thinker].parallelism.nodes: is 2; one machine is one node (remove "
+        "it)"),
     ),
     (
         ("      engineArgs: {width: 3}", "      replicas: 0"),

@@ -51,7 +51,7 @@ class Operator:
 
     def __init__(self, api: Api, caches: Caches, metrics: OperatorMetrics) -> None:
         settings = OperatorSettings(stage_image="stage:1", gateway_namespace=GATEWAYS)
-        watch_everything(caches, gateways=GATEWAYS)
+        watch_everything(caches, settings)
         applier = Applier(api=api, caches=caches, metrics=metrics)
         recorder = Recorder(api=api, controller="test", instance="test", metrics=metrics)
         stages = StageReconciler(caches, applier, recorder, settings)

@@ -24,7 +24,7 @@ from omnistage_common.pipeline.plan import Limits
 from omnistage_common.pipeline.quantities import bytes_of
 from omnistage_common.pipeline.resources import StageRuntimeSpec
 from omnistage_operator.planning.decisions import Json
-from omnistage_operator.planning.names import account_name, child_name, service_name
+from omnistage_operator.planning.names import account_name, child_name, gang_name, service_name
 from omnistage_operator.planning.requirements import (
     quantity_of,
     requirements,
@@ -70,6 +70,7 @@ PRIVATE = OperatorSettings(
     pull_policy=PullPolicy.IF_NOT_PRESENT,
     pull_secrets=("registry",),
     gateway_namespace="omnistage",
+    leader_worker_sets=True,
 )
 
 
@@ -85,6 +86,12 @@ def large() -> Namespace:
     return namespace
 
 
+def gang() -> Namespace:
+    """A stage whose replicas span nodes."""
+    parallelism = {"tensor": 4, "nodes": 2}
+    return Namespace(stage_object(replicas=3, parallelism=parallelism), settings=PRIVATE)
+
+
 def container_of(deployment: Object) -> Object:
     """The container of a workload's pods."""
     found: Object = deployment["spec"]["template"]["spec"]["containers"][0]
@@ -96,7 +103,7 @@ def without_assignment(children: Iterable[Json]) -> list[Json]:
     return [{key: value for key, value in each.items() if key != "data"} for each in children]
 
 
-@pytest.mark.parametrize("sample", [small, large], ids=lambda sample: str(sample.__name__))
+@pytest.mark.parametrize("sample", [small, large, gang], ids=lambda sample: str(sample.__name__))
 def test_children_are_what_they_were(sample: Any) -> None:
     golden = yaml.safe_load_all((GOLDEN / f"{sample.__name__}.yaml").read_text(encoding="utf-8"))
 
@@ -254,6 +261,16 @@ def test_names_of_children_are_labels_and_tell_what_they_are_of(name: str, revis
     assert names[1][0].isalpha()
     assert child_name(name, revision) != child_name(name, revision[::-1] + "0")
     assert account_name(name) not in {"default", name}
+
+
+@given(_NAMES, _REVISIONS)
+def test_what_a_gang_makes_of_its_name_is_a_label_too(name: str, revision: str) -> None:
+    gang = gang_name(name, revision)
+
+    assert gang[0].isalpha()
+    assert gang != service_name(name, revision)
+    # A group of the last of 1024 replicas is a StatefulSet, whose pods have a label with a digest.
+    assert len(f"{gang}-1023-0123456789") <= 63
 
 
 def test_a_name_that_begins_with_a_digit_is_still_a_service() -> None:

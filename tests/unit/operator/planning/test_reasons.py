@@ -39,7 +39,7 @@ def after(terminated: Object, **container: Any) -> Object:
 
 
 def of_pod(**state: Any) -> Finding:
-    return explain(desired=1, deployment={}, pods=[pod("r", **state)])
+    return explain(desired=1, workload={}, pods=[pod("r", **state)])
 
 
 UNSCHEDULABLE = {"PodScheduled": {"status": "False", "reason": "Unschedulable", "message": NO_GPU}}
@@ -218,7 +218,7 @@ def test_events_tell_what_a_pod_does_not(word: str, note: str, reason: StageReas
         event_about(mine, word, "an earlier one", at="2026-12-01T08:00:01Z"),
     ]
 
-    found = explain(desired=1, deployment={}, pods=[mine], events=events)
+    found = explain(desired=1, workload={}, pods=[mine], events=events)
 
     assert (found.reason, found.message.partition("replica-0: ")[2]) == (reason, note)
 
@@ -230,7 +230,7 @@ def test_a_mount_that_failed_at_first_is_forgotten_once_the_image_is_pulled() ->
         event_about(mine, "FailedMount", "failed to sync", at="2026-12-01T08:00:01Z"),
     ]
 
-    found = explain(desired=1, deployment={}, pods=[mine], events=events)
+    found = explain(desired=1, workload={}, pods=[mine], events=events)
 
     assert found.message.endswith("replica-0: Pulling image")
 
@@ -239,7 +239,7 @@ def test_a_scheduler_that_tells_by_event_only_is_heard() -> None:
     mine = pod("r", node=None)
     found = explain(
         desired=1,
-        deployment={},
+        workload={},
         pods=[mine],
         events=[event_about(mine, "FailedScheduling", NO_GPU)],
     )
@@ -255,7 +255,7 @@ def test_an_image_that_is_tried_again_and_again_says_one_thing() -> None:
     for state in states:
         mine = pod("r", container=state)
         events = [event_about(mine, "Failed", why), event_about(mine, "Failed", "Error: Back-off")]
-        said.add(explain(desired=1, deployment={}, pods=[mine], events=events))
+        said.add(explain(desired=1, workload={}, pods=[mine], events=events))
 
     assert [found.message for found in said] == [f"0 of 1 replica ready; replica-0: {why}"]
 
@@ -284,7 +284,7 @@ def test_pods_that_are_not_even_made_are_explained_by_their_deployment(
     failure = {"type": "ReplicaFailure", "status": "True", "message": message}
     deployment = {"status": {"conditions": [{"type": "Available", "status": "False"}, failure]}}
 
-    found = explain(desired=2, deployment=deployment, pods=[running("r")])
+    found = explain(desired=2, workload=deployment, pods=[running("r")])
 
     assert found.reason is reason
     assert found.message == f"1 of 2 replicas ready; its pods: {message}"
@@ -292,7 +292,7 @@ def test_pods_that_are_not_even_made_are_explained_by_their_deployment(
 
 def test_a_failure_that_is_over_is_not_told() -> None:
     failure = {"type": "ReplicaFailure", "status": "False", "message": "exceeded quota"}
-    found = explain(desired=1, deployment={"status": {"conditions": [failure]}}, pods=[])
+    found = explain(desired=1, workload={"status": {"conditions": [failure]}}, pods=[])
 
     assert found.reason is R.PROGRESSING
 
@@ -306,7 +306,7 @@ def test_the_most_telling_pod_wins_and_those_like_it_are_counted() -> None:
         pod("r", "replica-4", node=None, conditions=UNSCHEDULABLE),
     ]
 
-    found = explain(desired=5, deployment={}, pods=pods[::-1])
+    found = explain(desired=5, workload={}, pods=pods[::-1])
 
     assert found.reason is R.ENGINE_ARGS_REJECTED
     assert found.message.startswith("1 of 5 replicas ready; replica-2 (and 1 more): engineArgs")
@@ -315,11 +315,11 @@ def test_the_most_telling_pod_wins_and_those_like_it_are_counted() -> None:
 def test_enough_ready_replicas_are_ready_whatever_else_lies_about() -> None:
     lost = pod("r", "lost", phase="Failed", reason="Evicted")
 
-    assert explain(desired=1, deployment={}, pods=[lost, running("r")]).reason is R.READY
+    assert explain(desired=1, workload={}, pods=[lost, running("r")]).reason is R.READY
 
 
 def test_a_replica_that_leaves_does_not_count() -> None:
-    found = explain(desired=1, deployment={}, pods=[running("r", leaving=True)])
+    found = explain(desired=1, workload={}, pods=[running("r", leaving=True)])
 
     assert found == Finding(
         reason=R.PROGRESSING, message="0 of 1 replica ready; its pods: being made"
@@ -327,23 +327,23 @@ def test_a_replica_that_leaves_does_not_count() -> None:
 
 
 def test_a_workload_that_is_not_there_yet_is_on_its_way() -> None:
-    found = explain(desired=1, deployment=None, pods=[])
+    found = explain(desired=1, workload=None, pods=[])
 
-    assert found.message == "0 of 1 replica ready; its Deployment: being made"
+    assert found.message == "0 of 1 replica ready; its workload: being made"
 
 
 def test_no_replica_is_wanted_and_the_last_ones_drain() -> None:
     going = running("r", leaving=True)
 
-    assert explain(desired=0, deployment={}, pods=[going]).reason is R.DRAINING
-    assert explain(desired=0, deployment={}, pods=[]).reason is R.SCALED_TO_ZERO
+    assert explain(desired=0, workload={}, pods=[going]).reason is R.DRAINING
+    assert explain(desired=0, workload={}, pods=[]).reason is R.SCALED_TO_ZERO
 
 
 def test_a_message_is_bounded() -> None:
     long = {"PodScheduled": {"reason": "Unschedulable", "message": "no " * 10_000}}
     found = explain(
         desired=1,
-        deployment={},
+        workload={},
         pods=[pod("r", "p" * 253, node=None, conditions=long)],
     )
 

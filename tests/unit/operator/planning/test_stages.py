@@ -56,12 +56,31 @@ def test_a_new_stage_gets_its_children_what_is_needed_first() -> None:
     assert [each["kind"] for each in decision.apply] == [
         "ServiceAccount",
         "NetworkPolicy",
-        "PodDisruptionBudget",
         "ConfigMap",
         "Service",
         "Deployment",
     ]
     assert decision.delete == ()
+
+
+@pytest.mark.parametrize(
+    "several", [{"replicas": 2}, {"autoscaling": {"maxReplicas": 2}}], ids=["fixed", "scaled"]
+)
+def test_a_budget_is_there_while_there_may_be_replicas_to_spread_evictions_over(
+    several: dict[str, Any],
+) -> None:
+    namespace = Namespace(stage_object())
+    namespace.settle()
+    assert not namespace.of_kind("PodDisruptionBudget")
+
+    namespace.change(**several)
+    namespace.settle()
+    (budget,) = namespace.of_kind("PodDisruptionBudget")
+    namespace.change(replicas=1, autoscaling=None)
+    namespace.settle()
+
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert not namespace.of_kind("PodDisruptionBudget")
 
 
 def test_every_child_goes_with_its_stage() -> None:
@@ -82,6 +101,7 @@ def test_a_stage_that_is_being_deleted_is_left_alone() -> None:
 
 def test_scaling_changes_the_number_of_replicas_and_nothing_else() -> None:
     namespace = ready_stage()
+    namespace.change(replicas=2)
     before = namespace.plan().apply
     namespace.change(replicas=4)
     after = namespace.plan()
@@ -90,7 +110,7 @@ def test_scaling_changes_the_number_of_replicas_and_nothing_else() -> None:
     ((old, new),) = differing
     assert new["kind"] == "Deployment"
     assert new["spec"].pop("replicas") == 4
-    assert old["spec"].pop("replicas") == 1
+    assert old["spec"].pop("replicas") == 2
     assert old == new
     assert after.delete == ()
 
@@ -191,7 +211,7 @@ def test_going_back_half_way_finds_the_old_pods_untouched() -> None:
     [
         ({"runtime": {"name": "gone"}}, "RuntimeMissing"),
         ({"env": [{"name": "A"}]}, "GraphInvalid"),
-        ({"parallelism": {"tensor": 2}}, "GraphInvalid"),
+        ({"parallelism": {"nodes": 2}}, "GraphInvalid"),
     ],
 )
 def test_an_invalid_stage_changes_nothing_and_what_serves_serves_on(

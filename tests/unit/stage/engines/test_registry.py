@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fakes.engine_io import engine_spec
 from omnistage_common.errors import MissingDependency, SetupError
 from omnistage_common.ids import EngineName
+from omnistage_common.pipeline.plan import ParallelPlan
+from omnistage_stage.engines.protocol import EngineSpec, Gang
 from omnistage_stage.engines.registry import find_engine, make_engine
 from omnistage_stage.engines.simulated import SimulatedEngine
 
@@ -37,6 +40,56 @@ def test_an_engine_of_another_package_is_found(install: Install) -> None:
     install("theirs", copycat="omnistage_stage.engines.simulated:SimulatedEngine")
 
     assert find_engine(EngineName("copycat")) is SimulatedEngine
+
+
+class OfOneDevice:
+    """An engine that knows nothing of devices and nodes."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self.spec = spec
+
+
+class OfOneNode(OfOneDevice):
+    """An engine that spreads over the devices of one node."""
+
+    takes_parallelism = True
+
+
+@pytest.mark.parametrize(
+    ("engine", "parallelism", "gang", "words", "field"),
+    [
+        (
+            "OfOneDevice",
+            ParallelPlan(tensor=2),
+            None,
+            "runs on one device; remove `parallelism`",
+            "parallelism",
+        ),
+        (
+            "OfOneNode",
+            ParallelPlan(tensor=2, nodes=2),
+            Gang(leader="there", rank=1),
+            "runs on one node; remove `parallelism.nodes`",
+            "parallelism.nodes",
+        ),
+    ],
+)
+def test_what_an_engine_would_not_heed_is_refused(
+    install: Install,
+    engine: str,
+    parallelism: ParallelPlan,
+    gang: Gang | None,
+    words: str,
+    field: str,
+) -> None:
+    install("theirs", theirs=f"{__name__}:{engine}")
+    spec = msgspec.structs.replace(engine_spec({}), parallelism=parallelism, gang=gang)
+
+    with pytest.raises(SetupError, match=words) as refused:
+        make_engine(EngineName("theirs"), spec)
+
+    assert refused.value.field == field
+    assert make_engine(EngineName("theirs"), engine_spec({}))
 
 
 def test_an_unknown_engine_is_refused_with_those_there_are() -> None:

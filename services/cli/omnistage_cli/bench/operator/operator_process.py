@@ -36,7 +36,9 @@ class OperatorOrder(Struct, frozen=True, kw_only=True):
     """Which cluster and which part of it."""
 
     namespace: str
-    """Its own, and the only one that it looks at."""
+    """Its own."""
+    watched: tuple[str, ...]
+    """All that it looks at."""
     kubeconfig: Path | None = None
     context: str | None = None
 
@@ -45,7 +47,7 @@ class OperatorOrder(Struct, frozen=True, kw_only=True):
         return (
             *(("--kubeconfig", str(self.kubeconfig)) if self.kubeconfig else ()),
             *(("--context", self.context) if self.context else ()),
-            *("--namespace", self.namespace, "--watch-namespaces", self.namespace),
+            *("--namespace", self.namespace, "--watch-namespaces", ",".join(self.watched)),
             *("--stage-image", "simulated", "--metrics", f"{LOOPBACK}:{port}"),
         )
 

@@ -149,9 +149,9 @@ async def _check_definitions(api: Api) -> None:
 async def _followed(
     connection: Connection, scene: Scene, show: Shown
 ) -> AsyncIterator["_Followed"]:
-    """What happens in the run's namespace, and a gateway that has its say in it."""
+    """What happens in the run's namespaces, and a gateway that has its say in them."""
     metrics = ClusterMetrics(CollectorRegistry())
-    caches = Caches(_api(connection, _MANAGER), metrics=metrics, namespaces=(scene.name,))
+    caches = Caches(_api(connection, _MANAGER), metrics=metrics, namespaces=scene.spaces)
     pipelines = caches.watch(INFERENCE_PIPELINES)
     followed = _Followed(caches, scene.count, show)
     gateway = SimulatedGateway(
@@ -239,7 +239,10 @@ class _Course:
         self._followed = followed
         self._show = show
         self._order = OperatorOrder(
-            namespace=scene.name, kubeconfig=wanted.kubeconfig, context=wanted.context
+            namespace=scene.name,
+            watched=scene.spaces,
+            kubeconfig=wanted.kubeconfig,
+            context=wanted.context,
         )
 
     async def run(self) -> OperatorReport:

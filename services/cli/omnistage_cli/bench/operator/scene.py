@@ -42,7 +42,10 @@ STAGE_NAMES: Final = ("thinker", "talker", "code2wav")
 """Of each pipeline."""
 
 _POOL: Final = "omnistage.io/bench"
-"""Label and taint of the run's nodes."""
+"""Label of the run's namespaces and nodes, and taint of the nodes."""
+_PIPELINES_PER_NAMESPACE: Final = 50
+"""The cluster's own controllers go through all Services and pods of a namespace for each pod that
+changes: a thousand pipelines in one would measure that, and nobody keeps them so."""
 _PODS_PER_NODE: Final = 300
 _FEWEST_NODES: Final = 2
 
@@ -51,7 +54,8 @@ class Scene(Struct, frozen=True, kw_only=True):
     """One run's objects."""
 
     name: str
-    """Of the run: its namespace, template, runtime, and the beginning of its nodes' names."""
+    """Of the run: its own namespace, template, runtime, and how its nodes and its other namespaces
+    begin."""
     count: int
     """Pipelines."""
 
@@ -73,9 +77,23 @@ class Scene(Struct, frozen=True, kw_only=True):
             for number in range(max(_FEWEST_NODES, -(-pods // _PODS_PER_NODE)))
         )
 
-    def namespace(self) -> Manifest:
+    @property
+    def spaces(self) -> tuple[str, ...]:
+        """The namespaces of the pipelines; gateway and lease are in the run's own."""
+        count = -(-self.count // _PIPELINES_PER_NAMESPACE)
+        return tuple(f"{self.name}-{number}" for number in range(count))
+
+    def namespaces(self) -> tuple[Manifest, ...]:
         """Where everything is that has a namespace."""
-        return _object(NAMESPACES, self.name)
+        made = tuple(_object(NAMESPACES, name) for name in (self.name, *self.spaces))
+        for each in made:
+            each["metadata"]["labels"] = {_POOL: self.name}
+        return made
+
+    @property
+    def chosen(self) -> str:
+        """Selects the run's namespaces by their label."""
+        return f"{_POOL}={self.name}"
 
     def template(self) -> Manifest:
         """A chain of three stages that compute nothing."""
@@ -156,8 +174,14 @@ class Scene(Struct, frozen=True, kw_only=True):
             for stage in STAGE_NAMES
         ]
         spec = {"template": {"name": self.name}, "stages": stages}
+        spaces = self.spaces
         return tuple(
-            _object(INFERENCE_PIPELINES, f"p{number}", spec=spec, namespace=self.name)
+            _object(
+                INFERENCE_PIPELINES,
+                f"p{number}",
+                spec=spec,
+                namespace=spaces[number % len(spaces)],
+            )
             for number in range(self.count)
         )
 

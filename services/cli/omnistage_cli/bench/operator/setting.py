@@ -11,7 +11,7 @@ from omnistage_cli.bench.operator.scene import NAMESPACES, Scene
 from omnistage_common.cluster.api import Api
 from omnistage_common.cluster.informing import Informer, WatchOptions
 from omnistage_common.cluster.kinds import PIPELINE_TEMPLATES, PODS, STAGE_RUNTIMES, ResourceKind
-from omnistage_common.cluster.manifests import Manifest, ObjectKey, key_of, uid_of
+from omnistage_common.cluster.manifests import Manifest, key_of, uid_of
 from omnistage_common.cluster.metrics import ClusterMetrics
 from omnistage_common.errors import ServerError
 
@@ -23,7 +23,7 @@ _GONE_SECONDS: Final = 900.0
 
 @asynccontextmanager
 async def standing(api: Api, scene: Scene, *, removing: Callable[[], None]) -> AsyncIterator[None]:
-    """Namespace, template, runtime and the gateway's pod are there while the context lasts.
+    """Namespaces, template, runtime and the gateway's pod are there while the context lasts.
 
     Nodes must outlast it, for somebody has to end the pods.
 
@@ -33,12 +33,12 @@ async def standing(api: Api, scene: Scene, *, removing: Callable[[], None]) -> A
         removing: Called before everything is removed.
 
     Raises:
-        ServerError: The namespace does not go.
+        ServerError: A namespace does not go.
     """
     made: list[tuple[ResourceKind, Manifest]] = []
     try:
         for kind, manifest in (
-            (NAMESPACES, scene.namespace()),
+            *((NAMESPACES, each) for each in scene.namespaces()),
             (PIPELINE_TEMPLATES, scene.template()),
             (STAGE_RUNTIMES, scene.runtime()),
         ):
@@ -49,27 +49,28 @@ async def standing(api: Api, scene: Scene, *, removing: Callable[[], None]) -> A
         removing()
         for kind, manifest in reversed(made):
             await api.delete(kind, key_of(manifest), uid=uid_of(manifest))
-        await _until_gone(api, ObjectKey("", scene.name))
+        await _until_gone(api, scene)
 
 
-async def _until_gone(api: Api, namespace: ObjectKey) -> None:
-    """Returns once a namespace is gone, and with it all that was in it."""
+async def _until_gone(api: Api, scene: Scene) -> None:
+    """Returns once the run's namespaces are gone, and with them all that was in them."""
     informer = Informer(
         api=api,
         kind=NAMESPACES,
-        options=WatchOptions(fields=f"metadata.name={namespace.name}"),
+        options=WatchOptions(labels=scene.chosen),
         metrics=ClusterMetrics(CollectorRegistry()).cache(str(NAMESPACES)),
     )
     gone = asyncio.Event()
-    informer.on_change(lambda _, after: gone.set() if after is None else None)
+    informer.on_change(lambda *_: None if tuple(informer.store.all()) else gone.set())
     try:
         async with asyncio.timeout(_GONE_SECONDS), asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(informer.run())
             await informer.synced.wait()
-            if namespace in informer.store:
+            if tuple(informer.store.all()):
                 await gone.wait()
             watching.cancel()
     except TimeoutError as late:
         raise ServerError(
-            f"namespace {namespace} does not go; `kubectl get namespace {namespace} -o yaml` says why"
+            f"the namespaces of the run do not go; `kubectl get namespaces --selector={scene.chosen}"
+            " --output=yaml` says why"
         ) from late

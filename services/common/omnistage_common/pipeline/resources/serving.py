@@ -65,6 +65,9 @@ class Parallelism(Model):
     """Groups of layers, each on devices of its own."""
     data: _Ways = 1
     """Copies of the model within one replica."""
+    nodes: _Ways = 1
+    """Nodes that the devices are spread over, as many on each. More than one makes each replica a gang
+    of pods that start and end together; the cluster needs LeaderWorkerSet for it."""
 
 
 class StageSettings(Model):

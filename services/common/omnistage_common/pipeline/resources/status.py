@@ -111,6 +111,8 @@ class StageReason(Enum):
     """There is no such `PipelineTemplate`."""
     RUNTIME_MISSING = "RuntimeMissing"
     """There is no such `StageRuntime`."""
+    LEADER_WORKER_SET_MISSING = "LeaderWorkerSetMissing"
+    """The stage's replicas span nodes, and the cluster does not know LeaderWorkerSet."""
     STAGE_MISSING = "StageMissing"
     """There is no such `Stage`."""
     NOT_ROUTABLE = "NotRoutable"
