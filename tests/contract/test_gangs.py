@@ -87,7 +87,7 @@ async def test_a_lost_follower_fails_what_runs_and_the_leader_ends(members: Memb
         follower.send(signal.SIGKILL)
 
         failure = await client.failed(request)
-        assert "member 1 of the gang is lost" in failure.error.message
+        assert "members 1 of the gang are lost" in failure.error.message
         assert await leader.exit_code() == 1
 
 

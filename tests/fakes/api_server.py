@@ -14,6 +14,7 @@ Deleting an owner deletes its children at once, as the garbage collector does a 
 import asyncio
 import contextlib
 import json
+import re
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
@@ -302,7 +303,18 @@ class FakeApiServer:
             self.requests["create", "selfsubjectreviews"] += 1
             user = {"username": "system:serviceaccount:omnistage:operator"}
             return web.json_response({"status": {"userInfo": user}}, status=201)
+        if re.fullmatch("/apis/[^/]+/[^/]+", request.path):
+            return web.json_response(self._discovery(request.path))
         return await self._answer_about(request, self._target(request.path))
+
+    def _discovery(self, path: str) -> dict[str, Any]:
+        """The kinds of a group's version."""
+        self.requests["get", "apis"] += 1
+        group, version = path.split("/")[2:]
+        names = [plural for found, at, plural in self._kinds if (found, at) == (group, version)]
+        if not names:
+            raise _Refused(404, "NotFound", "the server could not find the requested resource")
+        return {"kind": "APIResourceList", "resources": [{"name": name} for name in names]}
 
     async def _answer_about(self, request: web.Request, target: _Target) -> web.StreamResponse:
         verb = _verb(request, target)

@@ -1,4 +1,4 @@
-"""Where the processes of a gang meet, for engines that have no meeting of their own.
+"""Where the processes of a gang meet, and how each learns that another is gone.
 
 Each follower holds one connection to the leader for as long as it lives, so each side learns at once
 that the other is gone. Nothing else travels here. The leader's name may come into DNS, and its
@@ -7,18 +7,20 @@ process to its port, after a follower's; no event tells of either, so both are t
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
-from omnistage_common.errors import SetupError
+from omnistage_common.errors import EngineFailed, SetupError
 from omnistage_stage.engines.protocol import Gang
 
 __all__ = ["Meeting", "attend", "resolved"]
 
 _log = structlog.get_logger()
+
+T = TypeVar("T")
 
 PORT: Final = 29_600
 PATIENCE_S: Final = 600.0
@@ -76,17 +78,16 @@ async def attend(gang: Gang, *, port: int = PORT, patience_s: float = PATIENCE_S
 class Meeting:
     """The leader's side; made by `open`, ended by `close`."""
 
-    def __init__(self, size: int, *, lost: Callable[[int], None]) -> None:
+    def __init__(self, size: int) -> None:
         """Waits for nobody yet.
 
         Args:
             size: Of the gang, the leader included.
-            lost: Told the rank of each member that is gone after it came.
         """
         self._size = size
-        self._lost = lost
         self._members: dict[int, asyncio.StreamWriter] = {}
         self._complete = asyncio.Event()
+        self._broken = asyncio.Event()
         self._server: asyncio.Server | None = None
 
     @property
@@ -116,6 +117,40 @@ class Meeting:
                 field="--gang-leader",
             ) from late
 
+    @property
+    def broken(self) -> bool:
+        """Whether somebody has gone who had come."""
+        return self._broken.is_set()
+
+    def check(self) -> None:
+        """Raises EngineFailed when somebody has gone."""
+        if self.broken:
+            ranks = ", ".join(map(str, self.missing))
+            raise EngineFailed(f"members {ranks} of the gang are lost")
+
+    async def needing_all(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work that needs every member.
+
+        Raises:
+            EngineFailed: Somebody has gone. The work is cancelled then and not waited for: what computes
+                in a gang that is not whole may never return.
+        """
+        working = asyncio.ensure_future(work)
+        breaking = asyncio.create_task(self._broken.wait(), name="gang")
+        try:
+            await asyncio.wait((working, breaking), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            working.cancel()
+            await asyncio.wait((working, breaking), return_when=asyncio.FIRST_COMPLETED)
+            raise
+        finally:
+            breaking.cancel()
+            if not working.done():
+                working.cancel()
+                working.add_done_callback(_looked_at)
+        self.check()
+        return await working
+
     async def close(self) -> None:
         """Sends everybody home."""
         if self._server is None:
@@ -142,7 +177,13 @@ class Meeting:
         finally:
             writer.close()
             if self._members.pop(rank, None) is not None:
-                self._lost(rank)
+                self._broken.set()
+
+
+def _looked_at(work: "asyncio.Future[Any]") -> None:
+    """Keeps asyncio from reporting a failure that nobody waits for any more."""
+    if not work.cancelled():
+        work.exception()
 
 
 async def _reached(

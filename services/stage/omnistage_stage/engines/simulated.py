@@ -118,7 +118,7 @@ class SimulatedEngine:
 
     def __init__(self, spec: EngineSpec) -> None:
         self._spec = spec
-        self._meeting = Meeting(spec.parallelism.nodes, lost=self._lost)
+        self._meeting = Meeting(spec.parallelism.nodes)
         self._args: Final = parse_arguments(spec.args, SimulatedArgs)
         unknown = set(self._args.outputs) ^ set(spec.produces)
         if unknown:
@@ -156,7 +156,7 @@ class SimulatedEngine:
 
     async def probe(self) -> None:
         """The loop must be running, and the gang be whole."""
-        self._check_gang()
+        self._meeting.check()
         if self._steps is None or self._steps.done():
             raise EngineFailed("the step loop of the simulated engine is not running")
 
@@ -166,7 +166,11 @@ class SimulatedEngine:
         Raises:
             EngineFailed: As told to, or a member of the gang is lost.
         """
-        self._check_gang()
+        if self._spec.gang is None:
+            return await self._run(request, outputs)
+        return await self._meeting.needing_all(self._run(request, outputs))
+
+    async def _run(self, request: EngineRequest, outputs: Outputs) -> EngineResult:
         if self._args.converts is not None:
             return await self._convert(request, outputs, self._args.converts)
         wanted = request.parameters.max_tokens
@@ -244,16 +248,6 @@ class SimulatedEngine:
         """
         if self._spec.gang is not None:
             await attend(self._spec.gang)
-
-    def _check_gang(self) -> None:
-        if self._spec.gang is not None and self._meeting.missing:
-            raise EngineFailed(f"members of the gang are lost: {self._meeting.missing}")
-
-    def _lost(self, rank: int) -> None:
-        for job in tuple(self._jobs):
-            self._jobs.pop(job, None)
-            if not job.done.done():
-                job.done.set_exception(EngineFailed(f"member {rank} of the gang is lost"))
 
     async def _step_loop(self) -> None:
         while True:

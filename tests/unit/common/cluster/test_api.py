@@ -22,7 +22,14 @@ from omnistage_common.cluster.errors import (
     WriteFenced,
 )
 from omnistage_common.cluster.fencing import Fence
-from omnistage_common.cluster.kinds import CONFIG_MAPS, NODES, PODS, STAGES
+from omnistage_common.cluster.kinds import (
+    CONFIG_MAPS,
+    LEADER_WORKER_SETS,
+    NODES,
+    PODS,
+    STAGES,
+    ResourceKind,
+)
 from omnistage_common.cluster.manifests import Uid, uid_of
 from omnistage_common.cluster.messages import EventKind, Selection, path_of
 from omnistage_common.cluster.metrics import ClusterMetrics
@@ -83,6 +90,18 @@ async def test_an_object_is_read_as_it_is(server: FakeApiServer, api: Api) -> No
 
     assert found["data"] == {"text": "ünï"}
     assert found["kind"] == "ConfigMap"
+
+
+async def test_what_a_server_does_not_know_is_told_before_it_is_asked_for(
+    server: FakeApiServer, api: Api
+) -> None:
+    assert await api.serves(LEADER_WORKER_SETS)
+
+    server.uninstall(LEADER_WORKER_SETS)
+    other = ResourceKind(group="apps", version="v1", plural="gangs", kind="Gang")
+
+    assert not await api.serves(LEADER_WORKER_SETS)
+    assert not await api.serves(other)
 
 
 async def test_a_list_comes_in_pages_with_kinds_filled_in(

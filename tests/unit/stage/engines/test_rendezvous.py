@@ -3,12 +3,13 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from fakes.controlled import until
 from fakes.stage_process import free_port
-from omnistage_common.errors import SetupError
+from omnistage_common.errors import EngineFailed, SetupError
 from omnistage_stage.engines.protocol import Gang
 from omnistage_stage.engines.rendezvous import Meeting, attend, resolved
 
@@ -16,12 +17,11 @@ HERE = "127.0.0.1"
 
 
 class Leader:
-    """A meeting, and whom it has lost."""
+    """A meeting, at a port of its own."""
 
     def __init__(self, size: int) -> None:
-        self.lost: list[int] = []
         self.port = free_port()
-        self.meeting = Meeting(size, lost=self.lost.append)
+        self.meeting = Meeting(size)
 
     async def open(self, *, patience_s: float = 30.0) -> None:
         """Opens it."""
@@ -41,7 +41,7 @@ async def leader() -> AsyncIterator[Leader]:
     await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 
-async def cancelled(task: asyncio.Task[None]) -> None:
+async def cancelled(task: asyncio.Task[Any]) -> None:
     """Ends a follower as the kernel would: its connection goes."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -57,7 +57,7 @@ async def test_it_is_open_when_all_have_come_in_whatever_order(leader: Leader) -
         await opening
 
         assert leader.meeting.missing == []
-        assert leader.lost == []
+        assert not leader.meeting.broken
         for follower in (late, early):
             follower.cancel()
 
@@ -75,10 +75,57 @@ async def test_the_leader_learns_who_is_gone(leader: Leader) -> None:
     await leader.open()
 
     await cancelled(followers[1])
-    await until(lambda: leader.lost == [2])
+    await until(lambda: leader.meeting.broken)
 
-    assert leader.meeting.missing == [2]
+    with pytest.raises(EngineFailed, match="members 2 of the gang are lost"):
+        leader.meeting.check()
     await cancelled(followers[0])
+
+
+async def test_work_that_needs_all_is_done_while_all_are_there(leader: Leader) -> None:
+    async def work() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    async def mistake() -> None:
+        raise ValueError("wrong")
+
+    assert await leader.meeting.needing_all(work()) == "done"
+    with pytest.raises(ValueError, match="wrong"):
+        await leader.meeting.needing_all(mistake())
+
+
+async def test_work_that_needs_all_fails_when_one_is_lost_though_it_never_returns(
+    leader: Leader,
+) -> None:
+    followers = [asyncio.create_task(leader.come(rank)) for rank in (1, 2)]
+    await leader.open()
+    working = asyncio.create_task(leader.meeting.needing_all(asyncio.Event().wait()))
+
+    await cancelled(followers[0])
+
+    with pytest.raises(EngineFailed, match="members 1 of the gang are lost"):
+        await working
+    await cancelled(followers[1])
+
+
+async def test_work_that_is_cancelled_is_waited_for(leader: Leader) -> None:
+    ended = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+
+    working = asyncio.create_task(leader.meeting.needing_all(work()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    await cancelled(working)
+
+    assert ended == [True]
 
 
 @pytest.mark.parametrize("rank", [0, 3, 1], ids=["the leader's", "beyond", "taken"])
@@ -90,7 +137,7 @@ async def test_a_stranger_is_sent_away_and_changes_nothing(leader: Leader, rank:
     await leader.come(rank)
 
     assert leader.meeting.missing == [2]
-    assert leader.lost == []
+    assert not leader.meeting.broken
     await cancelled(first)
     await cancelled(opening)
 
@@ -128,7 +175,7 @@ async def test_a_leader_that_is_not_there_is_named() -> None:
 
 async def test_an_address_that_is_taken_is_named() -> None:
     with socket.create_server((HERE, 0)) as taken:
-        meeting = Meeting(2, lost=lambda _: None)
+        meeting = Meeting(2)
         with pytest.raises(SetupError, match="the gang cannot meet at"):
             await meeting.open(HERE, port=taken.getsockname()[1])
 
