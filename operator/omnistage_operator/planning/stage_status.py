@@ -14,7 +14,7 @@ from omnistage_common.ids import Revision
 from omnistage_common.pipeline.resources.status import RevisionPhase, StageReason
 from omnistage_operator.planning.conditions import Claim, conditions
 from omnistage_operator.planning.decisions import Json
-from omnistage_operator.planning.labels import is_follower, replica_selector
+from omnistage_operator.planning.labels import every_replica, is_follower
 from omnistage_operator.planning.pod_states import Finding, is_leaving, is_lost, is_ready
 from omnistage_operator.planning.reasons import NEEDS_A_CHANGE
 
@@ -57,8 +57,6 @@ class StageSeen(Struct, frozen=True, kw_only=True):
     """Why that one is as it is, or why there is none."""
     revisions: Sequence[RevisionSeen]
     """All that are there, and the one that the spec describes."""
-    gang: bool = False
-    """Whether its replicas span nodes."""
 
 
 def stage_status(seen: StageSeen, now: str) -> dict[str, Any]:
@@ -85,9 +83,8 @@ def stage_status(seen: StageSeen, now: str) -> dict[str, Any]:
         "revisions": _revisions(seen, revision),
     }
     if revision is not None:
-        selector = replica_selector(metadata["name"], revision, gang=seen.gang)
         status["revision"] = revision
-        status["selector"] = ",".join(f"{key}={value}" for key, value in selector.items())
+    status["selector"] = every_replica(metadata["name"])
     return status
 
 

@@ -119,7 +119,6 @@ def plan_stage(observed: ObservedStage, settings: OperatorSettings, *, now: str)
         revision=revision,
         finding=finding,
         revisions=_revisions(observed, live, {revision: desired}),
-        gang=standing.assignment.stage.parallelism.nodes > 1,
     )
     hopeless = finding.reason in _HOPELESS and not any(map(is_ready, own_pods))
     began = None if hopeless or not own_pods else live.workloads.get(revision)

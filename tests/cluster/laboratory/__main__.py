@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from cluster.laboratory import cgroups, lifecycle
-from cluster.laboratory.building import MODULES, built, program_built
+from cluster.laboratory.building import ADD_ONS, MODULES, built, program_built
 from cluster.laboratory.commands import program, run
 from cluster.laboratory.instance import Instance
 from cluster.laboratory.nodes import SimulatedNode, simulated
@@ -88,7 +88,7 @@ def _perform(command: str, state: Path, arguments: list[str]) -> int:
         case "status":
             return _status(state)
         case "build":
-            for module in MODULES:
+            for module in (*MODULES, *ADD_ONS):
                 sys.stdout.write(f"{built(module, _show)}\n")
         case "kubeconfig":
             sys.stdout.write(f"{_require_running(state).kubeconfig}\n")

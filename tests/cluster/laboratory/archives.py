@@ -14,7 +14,7 @@ from typing import Any
 
 from cluster.laboratory.settings import PAUSE_IMAGE
 
-__all__ = ["pause_archive", "write_archive"]
+__all__ = ["pause_archive", "write_archive", "write_description"]
 
 
 def pause_archive(program: Path, archive: Path) -> None:
@@ -58,6 +58,30 @@ def write_archive(archive: Path, tag: str, layer: Path, config: dict[str, Any]) 
         contents.add(layer, f"{digest}.tar")
         _add(contents, name, body)
         _add(contents, "manifest.json", json.dumps(manifest).encode())
+
+
+def write_description(archive: Path, tag: str, manifest: bytes, config: bytes) -> None:
+    """Writes an image without its layers, for a node that has them: a layout as the OCI has it.
+
+    Args:
+        archive: The file to write.
+        tag: Name that the image gets where the archive is imported.
+        manifest: Names the configuration and the layers.
+        config: The image's configuration.
+    """
+    manifest_digest = hashlib.sha256(manifest).hexdigest()
+    described = {
+        "mediaType": json.loads(manifest)["mediaType"],
+        "digest": f"sha256:{manifest_digest}",
+        "size": len(manifest),
+        "annotations": {"io.containerd.image.name": tag},
+    }
+    index = {"schemaVersion": 2, "manifests": [described]}
+    with tarfile.open(archive, "w") as contents:
+        _add(contents, "oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}).encode())
+        _add(contents, "index.json", json.dumps(index).encode())
+        _add(contents, f"blobs/sha256/{manifest_digest}", manifest)
+        _add(contents, f"blobs/sha256/{hashlib.sha256(config).hexdigest()}", config)
 
 
 def _architecture() -> str:

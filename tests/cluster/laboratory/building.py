@@ -24,7 +24,7 @@ from cluster.laboratory.commands import run
 from cluster.laboratory.places import cache_folder, locked
 from omnistage_common.errors import MissingDependency, SetupError
 
-__all__ = ["MODULES", "GoModule", "Report", "built", "module_of", "program_built"]
+__all__ = ["ADD_ONS", "MODULES", "GoModule", "Report", "built", "module_of", "program_built"]
 
 Report = Callable[[str], None]
 """Takes one line for people about what is going on."""
@@ -44,6 +44,8 @@ class GoModule(Struct, frozen=True, kw_only=True):
     """What is built; `tool` stands for every `tool` directive of the module."""
     subject: str = ""
     """Path of the Go module whose version names the programs; empty: ours, which has none."""
+    brings: tuple[str, ...] = ()
+    """Folders of the subject's sources that are copied next to the programs."""
     modules: Path = _FOLDER
 
     @property
@@ -87,11 +89,23 @@ MODULES: Final = (
     GoModule(name="helm", programs=("helm",), subject="helm.sh/helm/v4"),
     GoModule(name="pause", programs=("pause",), package="."),
 )
+"""What every cluster runs."""
+
+ADD_ONS: Final = (
+    GoModule(
+        name="lws",
+        programs=("leader-worker-sets",),
+        package="sigs.k8s.io/lws/cmd",
+        subject="sigs.k8s.io/lws",
+        brings=("config/crd/bases", "config/webhook"),
+    ),
+)
+"""What a test adds to a cluster: built with the others, started by who needs it."""
 
 
 def module_of(program: str) -> GoModule:
     """The module that a program comes from."""
-    return next(module for module in MODULES if program in module.programs)
+    return next(module for module in (*MODULES, *ADD_ONS) if program in module.programs)
 
 
 def program_built(program: str, report: Report) -> Path:
@@ -127,7 +141,7 @@ def _go() -> Path:
 
 def _key(module: GoModule, go: Path) -> str:
     parts = hashlib.sha256(run(go, "env", "GOVERSION", "GOARCH").encode())
-    parts.update(" ".join(_flags(module)).encode())
+    parts.update(" ".join([*_flags(module), *module.brings]).encode())
     for source in sorted(module.folder.iterdir()):
         parts.update(source.read_bytes())
     return parts.hexdigest()[:12]
@@ -158,8 +172,21 @@ def _build(module: GoModule, go: Path, folder: Path, report: Report) -> None:
         target = output if len(module.programs) > 1 else output / module.programs[0]
         command = [str(go), "build", "-v", "-p", str(min(os.cpu_count() or 1, 8)), *_flags(module)]
         _compile(module, [*command, "-o", str(target), module.package], title, report)
+        _bring(module, go, output)
         output.rename(folder)
     report(f"built {title} in {time.monotonic() - began:.0f} s")
+
+
+def _bring(module: GoModule, go: Path, output: Path) -> None:
+    if not module.brings:
+        return
+    listing = (go, "-C", module.folder, "list", "-m", "-f", "{{.Dir}}", module.subject)
+    sources = Path(run(*listing).strip())
+    for name in module.brings:
+        # Go keeps its sources read-only, folders too; a copy that cannot be removed is no use.
+        (output / name).mkdir(parents=True)
+        for file in (sources / name).iterdir():
+            (output / name / file.name).write_bytes(file.read_bytes())
 
 
 def _compile(module: GoModule, command: list[str], title: str, report: Report) -> None:

@@ -23,10 +23,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cluster.laboratory.instance import DOMAIN, NODE, Instance
 
-__all__ = ["ADMINISTRATOR", "AUTHORITY", "CLIENTS", "write_certificates"]
+__all__ = ["ADMINISTRATOR", "AUTHORITY", "CLIENTS", "WEBHOOKS", "write_certificates"]
 
 AUTHORITY: Final = "authority"
 ADMINISTRATOR: Final = "administrator"
+WEBHOOKS: Final = "webhooks"
+"""For a server of the node that the API server asks about objects."""
 
 CLIENTS: Final[dict[str, tuple[str, str]]] = {
     ADMINISTRATOR: ("omnistage-laboratory", "system:masters"),
@@ -86,6 +88,7 @@ def write_certificates(instance: Instance) -> None:
     names = (*kubernetes, f"kubernetes.default.svc.{DOMAIN}", "localhost", *addresses)
     authority.issue("kube-apiserver", "kube-apiserver", names=names)
     authority.issue("kubelet-server", NODE, names=(NODE, str(instance.ranges.node)))
+    authority.issue(WEBHOOKS, WEBHOOKS, names=(str(instance.ranges.node),))
     key = ec.generate_private_key(ec.SECP256R1())
     (folder / "service-accounts.key").write_bytes(_private(key))
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

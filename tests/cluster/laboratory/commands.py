@@ -27,6 +27,7 @@ _PACKAGES: Final = {
     "mount": "mount",
     "nsenter": "util-linux",
     "runc": "runc",
+    "setpriv": "util-linux",
     "unshare": "util-linux",
 }
 """Program -> the Debian package that brings it."""

@@ -16,9 +16,12 @@ them with
 
 import ast
 import hashlib
+import json
+import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +30,7 @@ from cluster.laboratory.building import Report
 from cluster.laboratory.commands import program, run
 from cluster.laboratory.instance import Instance
 from cluster.laboratory.places import cache_folder, locked
+from cluster.laboratory.sharing import can_share, containerd, share
 
 __all__ = ["BASE", "base_archive", "build", "exported", "full_name", "load"]
 
@@ -153,13 +157,15 @@ def exported(tag: str, folder: Path, report: Report) -> Path:
 
 
 def load(instance: Instance, tag: str, report: Report) -> None:
-    """Gives a built image, or the base, to the node of a cluster."""
-    assert instance.node is not None
-    enter = ("--target", str(instance.node.pid), "--mount", "--net", "--pid", "--")
-    command = (program("nsenter"), *enter, "ctr", "--namespace=k8s.io", "images", "import")
+    """Gives a built image, or the base, to the node of a cluster: without a copy where that can be."""
     _folder().mkdir(parents=True, exist_ok=True)
+    if tag != BASE and _driver() == "overlay" and can_share(instance):
+        image = json.loads(_buildah("inspect", "--type=image", full_name(tag)))
+        share(instance, full_name(tag), image, _folder() / "storage")
+        return
     with tempfile.TemporaryDirectory(dir=_folder()) as scratch:
-        run(*command, exported(tag, Path(scratch), report), seconds=_BUILD_SECONDS)
+        archive = exported(tag, Path(scratch), report)
+        containerd(instance, "images", "import", archive, seconds=_BUILD_SECONDS)
 
 
 def _import_base(archive: Path, stand_ins: Sequence[str]) -> None:
@@ -201,15 +207,14 @@ def _buildah(command: str, *arguments: str) -> str:
     folder = _folder()
     scratch = folder / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
-    kind = run("stat", "--file-system", "--format=%T", folder).strip()
-    driver = "vfs" if kind == "overlayfs" else "overlay"
+    _lend_packages(scratch / "buildah-cache" / "root" / ".cache" / "uv")
     storage = (
         "--root",
         folder / "storage",
         "--runroot",
         folder / "run",
         "--storage-driver",
-        driver,
+        _driver(),
     )
     environment = {
         "HOME": str(Path.home()),
@@ -225,3 +230,19 @@ def _buildah(command: str, *arguments: str) -> str:
         seconds=_BUILD_SECONDS,
         environment=environment,
     )
+
+
+def _driver() -> str:
+    """How buildah keeps layers: those of a file system that is stacked itself cannot be stacked."""
+    kind = run("stat", "--file-system", "--format=%T", _folder()).strip()
+    return "vfs" if kind == "overlayfs" else "overlay"
+
+
+def _lend_packages(cache: Path) -> None:
+    """Makes uv's cache in builds the one of this machine, which has most packages already."""
+    own = os.environ.get("UV_CACHE_DIR")
+    lent = Path(own) if own else Path.home() / ".cache" / "uv"
+    if lent.is_dir() and not cache.exists():
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            cache.symlink_to(lent.absolute())

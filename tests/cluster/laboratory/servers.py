@@ -122,6 +122,9 @@ def _controller_manager(instance: Instance) -> Server:
             f"--service-account-private-key-file={certificates}/service-accounts.key",
             "--use-service-account-credentials",
             f"--flex-volume-plugin-dir={instance.state}/volume-plugins",
+            # An autoscaler looks every 15 s and takes nothing away for 5 minutes: long for a test.
+            "--horizontal-pod-autoscaler-sync-period=1s",
+            "--horizontal-pod-autoscaler-downscale-stabilization=5s",
             *_QUICK,
         ),
         url="https://127.0.0.1:10257/healthz",

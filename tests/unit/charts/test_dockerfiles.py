@@ -52,7 +52,8 @@ def test_every_step_that_installs_takes_the_settings_of_the_machine_as_secrets(
     installs = [
         line
         for line in instructions(component)
-        if re.search(r"\bpip (install|wheel)\b", line) and "--offline" not in line
+        if re.search(r"\bpip (install|wheel)\b|/stage-packages\.sh \"", line)
+        and "--offline" not in line
     ]
 
     assert len(installs) >= 2
@@ -92,6 +93,7 @@ def test_a_build_context_has_what_the_wheel_is_made_from_and_no_test() -> None:
         PROJECT["project"]["readme"],
         "LICENSE",
         "deploy/environment/overrides.txt",
+        "deploy/environment/stage-packages.sh",
         "protos/omnistage_protos/stage/v1/stage.proto",
     ]
     assert [path for path in needed if not enters(path)] == []

@@ -151,7 +151,7 @@ def _parallelism(stage: StageSelection) -> Iterator[tuple[Origin, ParallelPlan]]
 
 def _replicas(settings: StageSettings) -> int | None:
     if settings.autoscaling is not None:
-        return max(1, settings.autoscaling.min_replicas)
+        return settings.autoscaling.min_replicas
     return settings.replicas
 
 

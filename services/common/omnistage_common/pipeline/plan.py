@@ -153,6 +153,11 @@ class ParallelPlan(Struct, frozen=True, kw_only=True):
     nodes: int = 1
     """Nodes that the devices are on, as many on each."""
 
+    @property
+    def devices(self) -> int:
+        """On all nodes."""
+        return self.tensor * self.pipeline * self.data
+
 
 class StagePlan(Struct, frozen=True, kw_only=True):
     """All that one stage's replicas need to know."""

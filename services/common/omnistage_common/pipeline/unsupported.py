@@ -71,7 +71,7 @@ def _autoscaling(selection: Selection) -> Iterator[Problem]:
         for written in stage.written:
             scaling = written.settings.autoscaling
             if scaling is not None:
-                count = max(1, scaling.min_replicas)
+                count = scaling.min_replicas
                 yield written.place.at("autoscaling").problem(
                     f"needs a cluster; {count} replica{'s' if count > 1 else ''} will run",
                     "write `replicas` for another number",

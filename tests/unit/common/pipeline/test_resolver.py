@@ -89,7 +89,6 @@ def test_a_secret_leaves_no_value_of_a_lower_layer_behind() -> None:
         ([("        model: package", "        replicas: 2\n        model: package")], [], 2, Origin.TEMPLATE),
         ([("      engineArgs: {width: 3}", "      replicas: 3")], [], 3, Origin.PIPELINE),
         ([("      engineArgs: {width: 3}", "      autoscaling: {minReplicas: 4, maxReplicas: 9}")], [], 4, Origin.PIPELINE),
-        ([("      engineArgs: {width: 3}", "      autoscaling: {minReplicas: 0, maxReplicas: 9}")], [], 1, Origin.PIPELINE),
         ([("      engineArgs: {width: 3}", "      replicas: 3")], ["stages.thinker.replicas=5"], 5, Origin.COMMAND_LINE),
     ],
 )  # fmt: skip

@@ -242,7 +242,6 @@ def test_a_stage_that_never_was_valid_has_no_revision() -> None:
     namespace.settle()
 
     assert "revision" not in namespace.status
-    assert "selector" not in namespace.status
     assert namespace.status["revisions"] == []
 
 
@@ -306,7 +305,7 @@ def test_status_tells_what_is_there() -> None:
 
     assert StageStatus.model_validate(status)
     assert (status["replicas"], status["readyReplicas"]) == (3, 2)
-    assert status["selector"] == f"omnistage.io/stage={STAGE},omnistage.io/revision={new}"
+    assert status["selector"] == f"omnistage.io/stage={STAGE},omnistage.io/gang notin (follower)"
     assert status["revisions"] == [
         {"revision": new, "desired": 2, "ready": 1, "updated": 2, "phase": "Preparing"},
         {"revision": old, "desired": 1, "ready": 1, "updated": 1, "phase": "Serving"},

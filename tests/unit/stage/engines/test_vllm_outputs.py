@@ -17,6 +17,7 @@ from omnistage_common.payloads import (
     Tensor,
     TensorHeader,
 )
+from omnistage_common.pipeline.plan import ParallelPlan
 from omnistage_stage.engines.protocol import EngineSpec, InputSpec
 from omnistage_stage.engines.vllm.arguments import VllmArguments
 from omnistage_stage.engines.vllm.loading import Purpose, purpose_of
@@ -32,6 +33,7 @@ from omnistage_stage.engines.vllm.outputs import (
     delivering,
     token_tensor,
 )
+from omnistage_stage.engines.vllm.spreading import Spread, spread_of
 
 ALL = frozenset(OFFERED)
 
@@ -129,6 +131,41 @@ def test_an_argument_that_rules_out_hidden_states_is_named(field: str, value: An
         purpose_of(asked, arguments)
     assert refused.value.field == f"engineArgs.{field}"
     assert not purpose_of(spec_of({TEXT: PayloadKind.TEXT}), arguments).rows
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "tensor_parallel_size", "spread"),
+    [
+        (ParallelPlan(), 1, Spread()),
+        (ParallelPlan(), 4, Spread(tensor=4)),
+        (ParallelPlan(tensor=2, pipeline=3), 1, Spread(tensor=2, pipeline=3)),
+        (ParallelPlan(tensor=2), 2, Spread(tensor=2)),
+    ],
+)
+def test_devices_are_asked_for_by_the_stage_or_by_an_argument(
+    parallelism: ParallelPlan, tensor_parallel_size: int, spread: Spread
+) -> None:
+    spec = msgspec.structs.replace(spec_of({TEXT: PayloadKind.TEXT}), parallelism=parallelism)
+
+    assert spread_of(spec, VllmArguments(tensor_parallel_size=tensor_parallel_size)) == spread
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "field"),
+    [
+        (ParallelPlan(data=2), "parallelism.data"),
+        (ParallelPlan(tensor=2), "engineArgs.tensor_parallel_size"),
+    ],
+)
+def test_devices_that_are_asked_for_otherwise_are_refused(
+    parallelism: ParallelPlan, field: str
+) -> None:
+    spec = msgspec.structs.replace(spec_of({TEXT: PayloadKind.TEXT}), parallelism=parallelism)
+
+    with pytest.raises(SetupError) as refused:
+        spread_of(spec, VllmArguments(tensor_parallel_size=4))
+
+    assert refused.value.field == field
 
 
 def test_rows_of_what_is_generated_go_with_cached_prefixes() -> None:

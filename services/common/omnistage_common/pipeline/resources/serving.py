@@ -48,8 +48,8 @@ _Ways = Annotated[int, Field(ge=1, le=64)]
 class Autoscaling(Model):
     """How the number of replicas follows the load."""
 
-    min_replicas: Annotated[int, Field(ge=0, le=1024)] = 1
-    """Fewest replicas."""
+    min_replicas: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Fewest replicas. An autoscaler cannot wake a stage that has none."""
     max_replicas: Annotated[int, Field(ge=1, le=1024)]
     """Most replicas."""
     target_queue_wait: Duration = "200ms"

@@ -5,6 +5,8 @@ the model in the step loop's thread; the event loop only carries messages betwee
 whatever runs at the same time; a request gets what it would have got alone, up to rounding.
 """
 
+from typing import Final
+
 from omnistage_common.errors import EngineFailed
 from omnistage_common.payloads import Conversation, Message, Parameters, TextPart
 from omnistage_stage.engines.arguments import parse_arguments
@@ -20,6 +22,7 @@ from omnistage_stage.engines.vllm.prompting import (
     question_of,
     read_prompt,
 )
+from omnistage_stage.engines.vllm.spreading import spread_of
 from omnistage_stage.engines.vllm.stepping import StepLoop
 from omnistage_stage.engines.workers import WorkerThreads
 
@@ -33,6 +36,8 @@ _PROBE = Question(
 class VllmEngine:
     """Generates from a conversation; see the package for its parts."""
 
+    takes_parallelism: Final = True
+
     _reader: Reader
     """Made with the model."""
 
@@ -40,6 +45,7 @@ class VllmEngine:
         self._arguments = parse_arguments(spec.args, VllmArguments)
         self._spec = spec
         self._asked = asked_outputs(spec)
+        self._spread = spread_of(spec, self._arguments)
         self._purpose = purpose_of(spec, self._arguments)
         self._steps: StepLoop[Order, Made] = StepLoop(self._make_core, name=f"vllm-{spec.stage}")
         self._reading = WorkerThreads(name="reading", size=1)
@@ -91,7 +97,7 @@ class VllmEngine:
         self._reading.close()
 
     def _make_core(self) -> VllmCore:
-        core = load_core(self._spec.model, self._arguments, self._purpose, self._spec.max_running)
+        core = load_core(self._spec, self._arguments, self._purpose, self._spread)
         self._reader = core.reader
         return core
 

@@ -23,6 +23,7 @@ from omnistage_stage.engines.vllm.outputs import (
     PROMPT_HIDDEN_STATES,
     PROMPT_POSITIONS,
 )
+from omnistage_stage.engines.vllm.spreading import Spread, spread_of
 from omnistage_stage.engines.vllm.vision_operators import ensure_torchvision
 from omnistage_stage.weights import logged, weights_of
 
@@ -58,6 +59,7 @@ def purpose_of(spec: EngineSpec, arguments: VllmArguments) -> Purpose:
     Raises:
         SetupError: An argument rules out an output; names both.
     """
+    devices = spread_of(spec, arguments).devices
     kinds = {arriving.kind for arriving in spec.consumes.values()}
     asked = spec.produces.keys() & {HIDDEN_STATES, PROMPT_HIDDEN_STATES, PROMPT_POSITIONS}
     purpose = Purpose(
@@ -69,7 +71,7 @@ def purpose_of(spec: EngineSpec, arguments: VllmArguments) -> Purpose:
     )
     for field, ruled_out, remedy in (
         ("enforce_eager", purpose.rows and arguments.enforce_eager is False, "true"),
-        ("tensor_parallel_size", purpose.looks_inside and arguments.tensor_parallel_size > 1, "1"),
+        ("tensor_parallel_size", purpose.looks_inside and devices > 1, "1"),
         (
             "enable_prefix_caching",
             purpose.prompt_rows and arguments.enable_prefix_caching is True,
@@ -86,15 +88,15 @@ def purpose_of(spec: EngineSpec, arguments: VllmArguments) -> Purpose:
 
 
 def load_core(
-    source: str, arguments: VllmArguments, purpose: Purpose, max_running: int
+    spec: EngineSpec, arguments: VllmArguments, purpose: Purpose, spread: Spread
 ) -> VllmCore:
     """Makes the engine. Takes seconds to minutes and wants a thread of its own.
 
     Args:
-        source: Model source URI.
+        spec: With the model's source, and the requests at once where `engineArgs` do not say.
         arguments: The stage's `engineArgs`.
         purpose: What the template wants.
-        max_running: Requests at once, where `engineArgs` do not say.
+        spread: Over which devices.
 
     Raises:
         MissingDependency: vLLM is not installed.
@@ -102,8 +104,9 @@ def load_core(
         SetupError: The model cannot do what the template wants.
         Exception: Whatever vLLM raises when it refuses the model or the arguments.
     """
-    weights = weights_of(source)
+    weights = weights_of(spec.model)
     _set_environment(arguments, purpose, local=weights.local)
+    spread.set_environment()
     model = weights.prepare(logged)
     if not (model / "config.json").is_file():
         raise InvalidWeights(
@@ -125,9 +128,11 @@ def load_core(
         if purpose.audio:
             keep_recordings_as_they_are(architectures)
     engine = LLMEngine.from_engine_args(
-        EngineArgs(**_engine_arguments(model, arguments, purpose, max_running))
+        EngineArgs(
+            **_engine_arguments(model, arguments, purpose, spec.max_running), **spread.arguments()
+        )
     )
-    if current_platform.is_cpu() and arguments.tensor_parallel_size == 1:
+    if current_platform.is_cpu() and spread.devices == 1:
         spare_generators(model_runner(engine))
     core = VllmCore(engine)
     if purpose.rows:
@@ -182,7 +187,6 @@ def _engine_arguments(
             _CPU_KV_CACHE_BYTES if on_cpu and cache_bytes is None else cache_bytes
         ),
         "gpu_memory_utilization": arguments.gpu_memory_utilization,
-        "tensor_parallel_size": arguments.tensor_parallel_size,
         "enforce_eager": eager,
         # A cached beginning is not computed again, so it has no rows.
         "enable_prefix_caching": (
