@@ -56,10 +56,13 @@ class StageMetrics:
         self._done = self._requests.labels("done")
         self._cancelled = self._requests.labels("cancelled")
 
+    def placed(self, waited_s: float) -> None:
+        """A request has got its place in the engine; told at once, for autoscalers look at it."""
+        self._queue_wait.observe(waited_s)
+
     def ended(self, usage: Usage) -> None:
         """A request ended well."""
         self._done.inc()
-        self._queue_wait.observe(usage.queue_us / 1e6)
         self._run.observe(usage.run_us / 1e6)
         self._first_output.observe(usage.first_output_us / 1e6)
         self._input_tokens.inc(usage.input_tokens)

@@ -56,6 +56,7 @@ class Replica:
             OmnistageError: Whatever ended it, as one of the tree.
         """
         await place.taken()
+        self.metrics.placed(session.begin())
         request = await session.fetch_inputs(intake.streams if intake is not None else {})
         with self._engine_errors(session.frame.request_id, intake):
             return await self.engine.run(request, session)

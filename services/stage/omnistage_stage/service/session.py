@@ -97,10 +97,15 @@ class Session:
             if subscription is not None:
                 offer.join(subscription)
 
+    def begin(self) -> float:
+        """Notes that the request has its place in the engine; seconds that it has waited for it."""
+        self._started_at = time.monotonic()
+        return self._started_at - self._queued_at
+
     async def fetch_inputs(
         self, streams: Mapping[OutputName, AsyncIterator[Payload]]
     ) -> EngineRequest:
-        """The request with every tensor at hand; notes that the engine starts now.
+        """The request with every tensor at hand.
 
         Args:
             streams: What arrives while the engine runs.
@@ -108,7 +113,6 @@ class Session:
         Raises:
             TensorLost: An input is gone or is not what was published.
         """
-        self._started_at = time.monotonic()
         inputs: dict[OutputName, list[Payload]] = {}
         for item in self.frame.inputs:
             content = item.payload.content
