@@ -107,6 +107,8 @@ class Fault(Struct, frozen=True, kw_only=True):
     """Part of the message: the field, or the words of kubelet or engine."""
     besides: tuple[Mapping[str, Any], ...] = ()
     """What is there besides."""
+    log: str = ""
+    """What `omnistage doctor` tells of the log of who loads."""
     settled: str = ""
     """What the pod at fault waits for, where it goes to and fro."""
 
@@ -138,6 +140,7 @@ FAULTS: Final = (
         reason=StageReason.MODEL_LOADING,
         change=writer(engineArgs={"load_seconds": 3600}),
         says="its engine loads the model",
+        log=": listening",
     ),
     Fault(
         reason=StageReason.CONFIG_ERROR,
@@ -226,6 +229,7 @@ def test_what_is_wrong_is_said_and_mended_while_the_running_revision_serves(
     assert diagnosis.says(fault.reason.value)
     assert diagnosis.says(fault.says)
     assert all(map(diagnosis.says, remedies_of(fault.reason.value)))
+    assert diagnosis.says(fault.log)
     assert broken["status"]["currentRevision"] == before["currentRevision"]
     assert answer_of(serving) == "word"
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from omnistage_cli.commands.diagnosis import diagnosis_lines, is_ready
+from omnistage_common.ids import StageName
 from omnistage_common.pipeline.resources.status import InferencePipelineStatus
 
 WHEN = "2026-12-01T00:00:00Z"
@@ -24,11 +25,13 @@ def stage(name: str, reason: str, message: str = "", *, ready: int = 1) -> dict[
     return {"name": name, "desired": 1, "ready": ready, "reason": reason, "message": message}
 
 
-def said(status: dict[str, Any], generation: int = 3) -> str:
+def said(
+    status: dict[str, Any], generation: int = 3, words: dict[StageName, str] | None = None
+) -> str:
     pipeline = {"metadata": {"namespace": "team", "name": "chat", "generation": generation}}
     status = {"observedGeneration": 3, **status} if status else {}
     read = InferencePipelineStatus.model_validate(status)
-    return "\n".join(line.plain for line in diagnosis_lines(pipeline, read))
+    return "\n".join(line.plain for line in diagnosis_lines(pipeline, read, words))
 
 
 READY = {
@@ -49,6 +52,16 @@ def test_a_ready_pipeline_is_short() -> None:
         "  ✔ talker  1/1 ready",
         "  ✔ gateway-0  serves a1",
     ]
+
+
+def test_what_a_stage_that_loads_has_said_last_follows_its_reason() -> None:
+    loading = stage("talker", "ModelLoading", "its engine loads the model", ready=0)
+    status = {**READY, "stages": [stage("thinker", "Ready"), loading]}
+
+    lines = said(status, words={StageName("talker"): "the log of talker-0: reading shard 3"})
+
+    at = lines.splitlines().index("      its engine loads the model")
+    assert lines.splitlines()[at + 1] == "      the log of talker-0: reading shard 3"
 
 
 @pytest.mark.parametrize(("generation", "ready"), [(3, True), (4, False)])

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
+from omnistage_common.ids import StageName
 from omnistage_common.pipeline.remedies import remedies_of
 from omnistage_common.pipeline.resources.status import (
     ConditionStatus,
@@ -35,12 +36,17 @@ def is_ready(pipeline: Mapping[str, Any], status: InferencePipelineStatus) -> bo
     )
 
 
-def diagnosis_lines(pipeline: Mapping[str, Any], status: InferencePipelineStatus) -> Iterator[Text]:
+def diagnosis_lines(
+    pipeline: Mapping[str, Any],
+    status: InferencePipelineStatus,
+    words: Mapping[StageName, str] | None = None,
+) -> Iterator[Text]:
     """Everything that is known of a pipeline, for people.
 
     Args:
         pipeline: The object.
         status: Its status, read.
+        words: What stages that load their models have said last.
     """
     yield from _head(pipeline, status)
     if not status.conditions:
@@ -49,7 +55,7 @@ def diagnosis_lines(pipeline: Mapping[str, Any], status: InferencePipelineStatus
         return
     yield from _graph(status)
     for stage in status.stages:
-        yield from _stage(stage)
+        yield from _stage(stage, (words or {}).get(StageName(stage.name), ""))
     yield from _routing(status)
 
 
@@ -80,7 +86,7 @@ def _graph(status: InferencePipelineStatus) -> Iterator[Text]:
             yield from _remedies(*remedies_of(each.reason))
 
 
-def _stage(stage: PipelineStageStatus) -> Iterator[Text]:
+def _stage(stage: PipelineStageStatus, words: str) -> Iterator[Text]:
     fine = stage.reason in _FINE
     waits = stage.reason in _WAITS and stage.ready >= stage.desired
     mark = ("  ✔ ", _GOOD) if fine else ("  … ", _WAITING) if waits else ("  ✘ ", _BAD)
@@ -92,6 +98,7 @@ def _stage(stage: PipelineStageStatus) -> Iterator[Text]:
     )
     if not fine:
         yield from _wrapped(stage.message)
+        yield from _wrapped(words)
     if not fine and not waits:
         yield from _remedies(*remedies_of(stage.reason))
 

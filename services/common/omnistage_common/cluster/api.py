@@ -16,7 +16,7 @@ import msgspec
 from omnistage_common.cluster.connecting import Request, Transport
 from omnistage_common.cluster.errors import ApiBusy, ApiError, ApiUnavailable, ObjectNotFound
 from omnistage_common.cluster.fencing import Fence
-from omnistage_common.cluster.kinds import ResourceKind
+from omnistage_common.cluster.kinds import PODS, ResourceKind
 from omnistage_common.cluster.manifests import Manifest, ObjectKey, Uid, key_of
 from omnistage_common.cluster.messages import (
     Identity,
@@ -142,6 +142,17 @@ class Api:
         """
         request = self._about("get", "GET", kind, key)
         return decoded_object(request, await self._send(request, str(kind)))
+
+    async def log_tail(self, pod: ObjectKey, container: str, *, lines: int) -> str:
+        """Reads the last lines of the log of a container.
+
+        Raises:
+            ObjectNotFound: There is no such pod.
+            ObjectInvalid: The container has not been started.
+        """
+        query = {"container": container, "tailLines": str(lines)}
+        request = self._about("get", "GET", PODS, pod, subresource="log", query=query)
+        return (await self._send(request, "pods/log")).decode(errors="replace")
 
     async def pages(
         self, kind: ResourceKind, selection: Selection | None = None
