@@ -318,6 +318,7 @@ def test_nothing_else_is_in_the_packaged_chart(tmp_path: Path) -> None:
         "values.yaml",
         "values.schema.json",
         "templates",
+        "dashboards",
         "definitions",
     }
 
