@@ -31,14 +31,17 @@ def knowing(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def gangs(replicas: int) -> dict[str, Any]:
-    """Gangs of two pods that sleep, and end at once when they are told to."""
+    """Gangs of two pods that sleep, and end a second after they are told to.
+
+    One that ended at once could be made anew before the controller has seen it go, and its gang stayed.
+    """
     container = {
         "name": "main",
         "image": images.BASE,
         "command": ["sleep", "infinity"],
         "imagePullPolicy": "Never",
     }
-    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 0}}
+    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
     return {
         "apiVersion": f"{GROUP}/v1",
         "kind": "LeaderWorkerSet",

@@ -101,25 +101,28 @@ def plan_stage(observed: ObservedStage, settings: OperatorSettings, *, now: str)
     try:
         standing = _resolved(observed)
     except ResourceProblems as invalid:
-        return _unchanged(observed, _invalid(observed, invalid), now)
-    if standing.assignment.stage.parallelism.nodes > 1 and not settings.leader_worker_sets:
-        return _unchanged(observed, _NO_GANGS, now)
+        return _unchanged(observed, invalid, now)
+    runnable = settings.leader_worker_sets or standing.assignment.stage.parallelism.nodes == 1
     revision = standing.assignment.stage.revision
     desired = _replicas(observed.stage)
     live = _Live.of(observed.children)
     own_pods = _pods_of(observed, revision)
-    finding = explain(
-        desired=desired,
-        workload=live.workloads.get(revision),
-        pods=own_pods,
-        events=observed.events,
-    )
+    finding = _NO_GANGS
+    if runnable:
+        finding = explain(
+            desired=desired,
+            workload=live.workloads.get(revision),
+            pods=own_pods,
+            events=observed.events,
+        )
     seen = StageSeen(
         stage=observed.stage,
         revision=revision,
         finding=finding,
         revisions=_revisions(observed, live, {revision: desired}),
     )
+    if not runnable:
+        return Decision(status=stage_status(seen, now))
     hopeless = finding.reason in _HOPELESS and not any(map(is_ready, own_pods))
     began = None if hopeless or not own_pods else live.workloads.get(revision)
     image = _image(standing, settings, began)
@@ -246,21 +249,17 @@ def _unused(observed: ObservedStage, standing: StandingStage) -> list[Json]:
     ]
 
 
-def _invalid(observed: ObservedStage, invalid: ResourceProblems) -> Finding:
+def _unchanged(observed: ObservedStage, invalid: ResourceProblems, now: str) -> Decision:
+    """What follows when a stage cannot be resolved: a status, and nothing else."""
     message = "; ".join(str(problem) for problem in invalid.problems)
     missing = runtime_needed(observed.stage) is not None and observed.runtime is None
-    return Finding(
-        reason=StageReason.RUNTIME_MISSING if missing else StageReason.GRAPH_INVALID,
-        message=message[:MAX_REASON_MESSAGE],
-    )
-
-
-def _unchanged(observed: ObservedStage, finding: Finding, now: str) -> Decision:
-    """What follows when a stage cannot be run: a status, and nothing else."""
     seen = StageSeen(
         stage=observed.stage,
         revision=None,
-        finding=finding,
+        finding=Finding(
+            reason=StageReason.RUNTIME_MISSING if missing else StageReason.GRAPH_INVALID,
+            message=message[:MAX_REASON_MESSAGE],
+        ),
         revisions=_revisions(observed, _Live.of(observed.children), {}),
     )
     return Decision(status=stage_status(seen, now))

@@ -148,4 +148,7 @@ def test_without_leader_worker_sets_the_stage_says_so_and_what_serves_serves_on(
         assert not namespace.children
 
     assert namespace.status["reason"] == "LeaderWorkerSetMissing"
+    own, *others = namespace.status["revisions"]
+    assert (own["revision"], own["ready"]) == (namespace.revision, 0)
+    assert len(others) == later
     assert "parallelism.nodes" in namespace.status["message"]
