@@ -70,9 +70,17 @@ PIPELINE_OBJECT: Final = {
 def product(cluster: Cluster) -> Iterator[Product]:
     """Installed after the cluster has come to know the kind: the operator looks at its start."""
     with leader_worker_sets(cluster), installed(cluster, FEW) as product:
-        product.apply([PIPELINE_OBJECT])
-        product.wait_ready(PIPELINE, seconds=90)
         yield product
+
+
+@pytest.fixture
+def serving(product: Product) -> Iterator[Product]:
+    """The product with a pipeline of one stage on two nodes; the pipeline is gone afterwards."""
+    product.apply([PIPELINE_OBJECT])
+    product.wait_ready(PIPELINE, seconds=90)
+    yield product
+    product.call("delete", "ipl", "--all", "--cascade=foreground")
+    product.wait_gone("pods", "--all", seconds=90)
 
 
 def answer_of(product: Product) -> str:
@@ -93,49 +101,49 @@ def groups(names: Iterable[str]) -> set[str]:
     return {name.partition("-gang-")[2] for name in names}
 
 
-def test_a_gang_is_one_replica_and_answers(product: Product) -> None:
-    status = product.get("stage", STAGE)["status"]
+def test_a_gang_is_one_replica_and_answers(serving: Product) -> None:
+    status = serving.get("stage", STAGE)["status"]
 
-    assert groups(members(product)) == {"0", "0-1"}
+    assert groups(members(serving)) == {"0", "0-1"}
     assert (status["replicas"], status["readyReplicas"]) == (1, 1)
-    assert answer_of(product) == "word"
-    slices = product.get("endpointslices", f"--selector=omnistage.io/stage={STAGE}")["items"]
+    assert answer_of(serving) == "word"
+    slices = serving.get("endpointslices", f"--selector=omnistage.io/stage={STAGE}")["items"]
     (endpoint,) = (each for one in slices for each in one["endpoints"])
     assert endpoint["targetRef"]["name"].endswith("-gang-0")
 
 
-def test_gangs_are_scaled_and_rolled_while_requests_are_answered(product: Product) -> None:
-    with under_load(product.url, PIPELINE) as load:
-        product.call("scale", f"stage/{STAGE}", "--replicas=2")
-        product.wait("jsonpath={.status.readyReplicas}=2", f"stage/{STAGE}", seconds=90)
-        assert groups(members(product)) == {"0", "0-1", "1", "1-1"}
-        old = members(product)
+def test_gangs_are_scaled_and_rolled_while_requests_are_answered(serving: Product) -> None:
+    with under_load(serving.url, PIPELINE) as load:
+        serving.call("scale", f"stage/{STAGE}", "--replicas=2")
+        serving.wait("jsonpath={.status.readyReplicas}=2", f"stage/{STAGE}", seconds=90)
+        assert groups(members(serving)) == {"0", "0-1", "1", "1-1"}
+        old = members(serving)
 
-        product.patch(PIPELINE, writer(steps=2))
-        product.wait_ready(PIPELINE, seconds=120)
-        product.wait_gone(*(f"pod/{name}" for name in old), seconds=90)
+        serving.patch(PIPELINE, writer(steps=2))
+        serving.wait_ready(PIPELINE, seconds=120)
+        serving.wait_gone(*(f"pod/{name}" for name in old), seconds=90)
 
-        assert not old.keys() & members(product).keys()
+        assert not old.keys() & members(serving).keys()
     assert load.failures == []
     assert set(load.answers) == {"word"}
 
 
-def test_a_lost_follower_takes_its_gang_with_it_and_the_gang_comes_back(product: Product) -> None:
-    product.wait_ready(PIPELINE, seconds=90)
-    before = members(product)
+def test_a_lost_follower_takes_its_gang_with_it_and_the_gang_comes_back(serving: Product) -> None:
+    serving.wait_ready(PIPELINE, seconds=90)
+    before = members(serving)
     follower = next(name for name in before if name.endswith("-0-1"))
 
-    product.call("delete", "pod", follower, "--grace-period=0", "--force")
+    serving.call("delete", "pod", follower, "--wait=false")
     leader = follower.removesuffix("-1")
-    while members(product).get(leader, before[leader]) == before[leader]:
+    while members(serving).get(leader, before[leader]) == before[leader]:
         time.sleep(0.2)
-    product.wait_ready(PIPELINE, seconds=90)
+    serving.wait_ready(PIPELINE, seconds=90)
 
-    assert answer_of(product) == "word"
+    assert answer_of(serving) == "word"
 
 
-def test_deleting_the_pipeline_leaves_no_gang(product: Product) -> None:
-    product.call("delete", "ipl", PIPELINE, "--cascade=foreground")
+def test_deleting_the_pipeline_leaves_no_gang(serving: Product) -> None:
+    serving.call("delete", "ipl", PIPELINE, "--cascade=foreground")
 
-    left = product.get("leaderworkersets,statefulsets,pods")["items"]
+    left = serving.get("leaderworkersets,statefulsets")["items"]
     assert [each["metadata"]["name"] for each in left] == []
